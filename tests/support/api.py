@@ -57,6 +57,8 @@ from rath.session.log.header import RangeSource as RangeSource
 from rath.session.log.header import beginning as beginning
 from rath.session.log.header import count_in_ranges as count_in_ranges
 from rath.session.log.header import entry_parts as entry_parts
+from rath.session.log.header import header_of as header_of
+from rath.session.log.header import provider_from_jsonable as provider_from_jsonable
 from rath.session.log.header import provider_without_secrets as provider_without_secrets
 from rath.session.log.header import row_parts as row_parts
 from rath.session.log.index.database import INDEX_VERSION as INDEX_VERSION
@@ -75,8 +77,6 @@ from rath.session.log.paths import INDEX_FILE_NAME as INDEX_FILE_NAME
 from rath.session.log.paths import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from rath.session.log.paths import partial_path_of as partial_path_of
 from rath.session.log.reader import decode_header as decode_header
-from rath.session.log.records import header_of as header_of
-from rath.session.log.records import provider_from_jsonable as provider_from_jsonable
 from rath.session.log.store import Log as Log
 from rath.session.log.writer import find_log as find_log
 from rath.session.log.writer import read_log as read_log

@@ -47,7 +47,7 @@ from rath.cli.stores import (
 )
 from rath.cli.terminal import AsJson, Damaged, Misuse, note, say_json, time_of, visible
 from rath.session.graph.kind import LineageKind
-from rath.session.log.index import CallFacts, SessionFilter, SessionSummary, StoreIndex
+from rath.session.log.index import IndexedCall, SessionFilter, SessionSummary, StoreIndex
 
 By = Literal["model", "session", "run", "day"]
 
@@ -338,7 +338,7 @@ class _Sum:
     given_tokens: int = 0
     """Tokens of files of version 1, which hold no calls."""
 
-    def add(self, call: CallFacts) -> None:
+    def add(self, call: IndexedCall) -> None:
         self.n_calls += 1
         self.prompt_tokens += call.prompt_tokens
         self.cached_tokens += call.cached_tokens
@@ -362,7 +362,7 @@ def _costs(index: StoreIndex, known: Collection[SessionSummary], by: By) -> _Cos
     sessions = {each.id: each for each in sorted(known, key=lambda each: each.created_at)}
     # A call of a run inside a run stands in both logs, and belongs to the one that was begun later.
     rank = {ident: number for number, ident in enumerate(sessions)}
-    calls: dict[UUID, tuple[UUID, CallFacts]] = {}
+    calls: dict[UUID, tuple[UUID, IndexedCall]] = {}
     for session, call in index.calls(sessions):
         before = calls.get(call.id)
         if before is None or rank[before[0]] < rank[session]:
@@ -379,7 +379,7 @@ def _costs(index: StoreIndex, known: Collection[SessionSummary], by: By) -> _Cos
     return _Costs(by, dearest, total)
 
 
-def _group(by: By, session: SessionSummary, call: CallFacts) -> str:
+def _group(by: By, session: SessionSummary, call: IndexedCall) -> str:
     match by:
         case "model":
             return call.model

@@ -16,7 +16,7 @@ _PERSIST_ENV = "OPENRATH_PERSIST"
 _LOOK_SECONDS = 1.0
 """How long what was found is believed: forks ask, and looking takes longer than a fork."""
 
-_said: bool | None = None
+_override: bool | None = None
 """What the program said last, None where it said nothing."""
 
 _known: tuple[str | None, float, bool] | None = None
@@ -27,7 +27,7 @@ _lately: tuple[float, bool] | None = None
 
 
 class Autosave:
-    """What `autosave` changed; as a context manager it is as before when the block ends."""
+    """A change made by `autosave`; as a context manager it is undone when the block ends."""
 
     __slots__ = ("_before",)
 
@@ -43,7 +43,7 @@ class Autosave:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _say(self._before)
+        _set_override(self._before)
 
     def __repr__(self) -> str:
         return f"Autosave({'on' if is_autosaving() else 'off'})"
@@ -66,7 +66,7 @@ def autosave(on: bool = True) -> Autosave:  # no two functions: `rath.autosave(F
         with rath.autosave():
             agent(Session.from_user_message("hello")).synchronize()
     """
-    return Autosave(_say(on))
+    return Autosave(_set_override(on))
 
 
 def is_autosaving() -> bool:
@@ -75,8 +75,8 @@ def is_autosaving() -> bool:
     A config is looked at again once a second.
     """
     global _lately
-    if _said is not None:
-        return _said
+    if _override is not None:
+        return _override
     now = time.monotonic()
     answer = env_flag(_PERSIST_ENV) if env_value(_PERSIST_ENV) else _configured(now)
     _lately = (now + _LOOK_SECONDS, answer)
@@ -85,10 +85,10 @@ def is_autosaving() -> bool:
 
 def is_autosaving_lately() -> bool:
     """Tell the same as it was within the last second, for what is made very often; 0.3 us."""
-    if _said is not None:
-        return _said
-    known = _lately
-    return known[1] if known is not None and time.monotonic() < known[0] else is_autosaving()
+    if _override is not None:
+        return _override
+    cached = _lately
+    return cached[1] if cached is not None and time.monotonic() < cached[0] else is_autosaving()
 
 
 def look_again() -> None:
@@ -97,24 +97,24 @@ def look_again() -> None:
     _known = _lately = None
 
 
-def _say(on: bool | None) -> bool | None:
+def _set_override(on: bool | None) -> bool | None:
     """Set what the program says, and return what it said before."""
-    global _said  # the whole process is recorded, or is not
-    before, _said = _said, on
+    global _override  # the whole process is recorded, or is not
+    before, _override = _override, on
     return before
 
 
 def _configured(now: float) -> bool:
-    """Return what the configs said within the last second."""
+    """Return the setting of the configs, at most one second old."""
     global _known
-    home, known = env_value(OPENRATH_HOME_ENV), _known
-    if known is None or known[0] != home or now >= known[1]:
-        known = _known = (home, now + _LOOK_SECONDS, _says_config())
-    return known[2]
+    home, cached = env_value(OPENRATH_HOME_ENV), _known
+    if cached is None or cached[0] != home or now >= cached[1]:
+        cached = _known = (home, now + _LOOK_SECONDS, _says_config())
+    return cached[2]
 
 
 def _says_config() -> bool:
-    """Return what the first config that says something says."""
+    """Return the setting of the first config that has one."""
     # Most homes have no config, and reading one takes longer than all of this.
     if not any(path.exists() for path in config_layer_paths()):
         return False

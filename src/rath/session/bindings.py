@@ -286,7 +286,7 @@ class Bindings:
 
     @property
     def sandbox_spec(self) -> BackendSandboxSpec | None:
-        """What the sandbox shall be, or None for the backend's default."""
+        """The requested sandbox, or None for the backend's default."""
         return self._placement.spec
 
     @property

@@ -32,7 +32,7 @@ from rath.session.state import Unfinished
 
 @dataclass(frozen=True, slots=True)
 class CostSum:
-    """What model calls cost, each counted once; what is not known is told and not counted as free.
+    """The cost of model calls, each counted once; an unknown one is named and not counted as free.
 
     A call that an endpoint refused by an error status, or that was never sent, cost nothing and is
     not mentioned.
@@ -62,7 +62,7 @@ class CostSum:
 
 
 def sum_costs(entries: Iterable[Entry], *, given_tokens: int = 0) -> CostSum:
-    """Return what the model calls among `entries` cost together; O(entries)."""
+    """Sum the costs of the model calls among `entries`; O(entries)."""
     usd, n_priced = Decimal(0), 0
     unpriced: Counter[str] = Counter()
     uncounted: Counter[str] = Counter()
@@ -118,7 +118,7 @@ class Body:
         return total
 
     def cost(self) -> CostSum:
-        """Return what the model calls of the record cost; O(entries), 0.1 ms for each new one."""
+        """Sum the costs of the model calls of the record; O(entries), 0.1 ms for each new one."""
         given_tokens = sum(given.usage.total_tokens for given in self.given)
         return sum_costs(self.record, given_tokens=given_tokens)
 
@@ -138,10 +138,10 @@ class Body:
 
     def cancelled(self, session: UUID) -> Body:
         """Return the content as a run of `session` that was cancelled leaves it."""
-        left = self.unfinished
+        unfinished = self.unfinished
         # It is an outcome like others: where it is stored, its log gets a trailer.
-        left = None if left is None else replace(left, has_ended=True)
-        return replace(self, outcome=Cancelled(session), unfinished=left)
+        unfinished = None if unfinished is None else replace(unfinished, has_ended=True)
+        return replace(self, outcome=Cancelled(session), unfinished=unfinished)
 
     def merged(self, other: Body) -> Body:
         """Return the rows of the common prefix once, then ours, then theirs.
@@ -165,15 +165,15 @@ def suspension(*bodies: Body) -> Suspended | None:
 
 
 def _output(body: Body) -> OutputValue | OutputMissing | None:
-    """Return what became of a typed answer, None where none was asked for."""
+    """Return the outcome of a typed answer, None where none was asked for."""
     return body.outcome.output if isinstance(body.outcome, Completed) else None
 
 
 def _unite_given(
     mine: tuple[GivenUsage, ...], theirs: tuple[GivenUsage, ...]
 ) -> tuple[GivenUsage, ...]:
-    known = {given.session for given in mine}
-    return mine + tuple(given for given in theirs if given.session not in known)
+    own_sessions = {given.session for given in mine}
+    return mine + tuple(given for given in theirs if given.session not in own_sessions)
 
 
 Inheritor = Callable[[Body], Body]
@@ -188,7 +188,7 @@ def derived(
     *,
     after: tuple[Deferred[Any], ...] = (),
 ) -> Deferred[Body]:
-    """Return what `derive` makes of the inputs: at once when they are there, else when they are.
+    """Apply `derive` to the inputs: at once when they are there, else when they are.
 
     Args:
         cells: The inputs.
@@ -215,7 +215,7 @@ def derived(
 
 
 def cancelled_body(session: UUID, inputs: tuple[Deferred[Body], ...]) -> Body:
-    """Return what a run that was cancelled before it began leaves: the rows of its input."""
+    """Return the content of a run that was cancelled before it began: the rows of its input."""
     from_input = inputs[0].latest if inputs else None
     return replace(from_input or Body(ChunkTable()), unfinished=None).cancelled(session)
 

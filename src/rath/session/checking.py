@@ -53,7 +53,7 @@ class VerdictStatus:
 
 
 class Checking:
-    """What a session is told of the quality of its work."""
+    """The checks of a session's work, recorded as verdicts."""
 
     __slots__ = ()
 
@@ -89,9 +89,9 @@ class Checking:
         place = next_place()
         judge = cmd if isinstance(cmd, str) else shlex.join(cmd)
         if current_source() is not None:
-            known: Verdict | None = _find_verdict(place, self.record, name=name, judge=judge)
-            if known is not None:
-                return known
+            earlier: Verdict | None = _find_verdict(place, self.record, name=name, judge=judge)
+            if earlier is not None:
+                return earlier
         context = current_replay()
         if context is not None:
             entries = context.check(self, name, judge)
@@ -124,10 +124,10 @@ class Checking:
             ValueError: The record does not hold the verdict.
             RuntimeError: The session has no sandbox, or it was closed.
         """
-        known = next((one for one in _verdicts(self) if one.verdict.id == verdict.id), None)
-        if known is None:
+        entry = next((one for one in _verdicts(self) if one.verdict.id == verdict.id), None)
+        if entry is None:
             raise ValueError(f"verdict {verdict.name!r} is not in the record of session {self.id}")
-        if known.is_stale:
+        if entry.is_stale:
             return False
         sandbox = self.placement.held()
         digest = runtime().run(sandbox.aworkspace_digest, label="a digest of the workspace")
@@ -159,7 +159,7 @@ async def _ajudge(
     elapsed_ms = (time.monotonic() - started) * 1000
     if isinstance(result, ToolExecutionFailure) and result.kind == "unsupported_tool":
         raise BackendError(f"check {name!r} needs a backend that runs commands: {result.message}")
-    shown = encode_result(result)
+    result_text = encode_result(result)
     line = command.cmd if isinstance(command.cmd, str) else list(command.cmd)
     verdict_id = uuid4()
     run = ToolRun(
@@ -171,13 +171,13 @@ async def _ajudge(
         effects_declared="non_idempotent",
         arguments=_arguments(command, line),
         sandbox=sandbox.describe(),
-        status="failed" if shown.failure else "done",
-        error_kind=shown.failure,
-        exit_code=shown.exit_code,
-        signal=_signal(shown.exit_code),
+        status="failed" if result_text.failure else "done",
+        error_kind=result_text.failure,
+        exit_code=result_text.exit_code,
+        signal=_signal(result_text.exit_code),
         duration_ms=elapsed_ms,
-        shown=Blob.from_bytes(shown.shown.encode(), keep=0),
-        full=None if shown.full is None else full_blob(shown.full),
+        shown=Blob.from_bytes(result_text.shown.encode(), keep=0),
+        full=None if result_text.full is None else full_blob(result_text.full),
         file_effects=tuple(effects),
         effect_gaps=tuple(effects.gaps),
     )
@@ -186,7 +186,7 @@ async def _ajudge(
         id=verdict_id,
         name=name,
         judge=line if isinstance(line, str) else shlex.join(line),
-        passed=shown.exit_code == 0,
+        passed=result_text.exit_code == 0,
         score=None,
         report=cut_middle(_report(result), MAX_REPORT_CHARS)[0],
         workspace_digest=await sandbox.aworkspace_digest(),
@@ -197,9 +197,11 @@ async def _ajudge(
 
 
 def _arguments(command: BackendToolCommandRun, line: str | list[str]) -> dict[str, Any]:
-    """Return what was asked for; of variables only the names, since values may be secret."""
-    asked = {"cwd": command.cwd, "env": sorted(command.env or ()), "timeout": command.timeout}
-    return {"cmd": line} | {name: value for name, value in asked.items() if value not in (None, [])}
+    """Return the arguments; of variables only the names, since values may be secret."""
+    options = {"cwd": command.cwd, "env": sorted(command.env or ()), "timeout": command.timeout}
+    return {"cmd": line} | {
+        name: value for name, value in options.items() if value not in (None, [])
+    }
 
 
 def _require_texts(name: object, cmd: object) -> None:
@@ -213,7 +215,7 @@ def _require_texts(name: object, cmd: object) -> None:
 
 
 def _report(result: ToolResult | bool) -> str:
-    """Return what a command printed, or why it did not come to an end."""
+    """Return the output of a command, or why it did not come to an end."""
     if isinstance(result, CommandResult):
         return decode_output(result.stdout) + decode_output(result.stderr)
     if isinstance(result, ToolExecutionFailure):

@@ -120,7 +120,7 @@ class RowId(Struct, frozen=True, order=True, array_like=True, gc=False):
 
 
 class _RowCache:
-    """What a row works out once; apart, so that it counts in no comparison and no pickle."""
+    """Cached values of a row; apart, so that they count in no comparison and no pickle."""
 
     __slots__ = ("_content", "_digest")
     _content: Content
@@ -151,7 +151,7 @@ class ChunkRow(_RowCache):
 
     @property
     def content(self) -> Content:
-        """What the row says, typed; decoded once."""
+        """The typed content of the row; decoded once."""
         try:
             return self._content
         except AttributeError:
@@ -193,9 +193,9 @@ class ChunkRow(_RowCache):
         content = self.content
         assert isinstance(content, UserText | ToolFeedback)
         assert content.images == images
-        made = ChunkRow(self.kind, self.payload, self.id)
-        object.__setattr__(made, "_content", replace(content, images=images))
-        return made
+        row = ChunkRow(self.kind, self.payload, self.id)
+        object.__setattr__(row, "_content", replace(content, images=images))
+        return row
 
     def __reduce__(self) -> tuple[Callable[..., ChunkRow], tuple[Any, ...]]:
         bare = (self.kind, dict(self.payload), self.id)
@@ -344,8 +344,8 @@ def tool_feedback_chunk(
         body: What the model reads.
         images: What it is shown; see `user_text_chunk`, also for what is raised.
     """
-    shown = read_images(images) if images else ()
-    return make_row(ChunkKind.TOOL_RESULT, ToolFeedback(tool_call_id, name, body, shown))
+    content_images = read_images(images) if images else ()
+    return make_row(ChunkKind.TOOL_RESULT, ToolFeedback(tool_call_id, name, body, content_images))
 
 
 def chunk_table_to_messages(tab: ChunkTable) -> tuple[RathLLMMessage, ...]:
@@ -357,22 +357,24 @@ def format_chunk_row_brief(index: int, row: ChunkRow, *, max_payload: int = 400)
     """Return one line that shows a row, its text cut in the middle at `max_payload` characters."""
     match row.content:
         case SystemText(text) | UserText(text):
-            shown = show_images(row.images, max_payload) + repr(one_line_preview(text, max_payload))
+            preview = show_images(row.images, max_payload) + repr(
+                one_line_preview(text, max_payload)
+            )
         case AssistantTurn(text, calls):
             parts = [] if text is None else [f"text={one_line_preview(text, max_payload)!r}"]
             if calls:
                 parts.append(f"tools=[{', '.join(call.name for call in calls)}]")
-            shown = ", ".join(parts) or "(empty)"
+            preview = ", ".join(parts) or "(empty)"
         case ToolFeedback(_, name, body):
             text = one_line_preview(readable_json(body), max_payload)
-            shown = show_images(row.images, max_payload) + f"name={name!r} body={text}"
+            preview = show_images(row.images, max_payload) + f"name={name!r} body={text}"
         case other:
-            shown = repr(one_line_preview(str(other.payload), max_payload))
-    return f"[{index}] {row.kind_name}: {shown}"
+            preview = repr(one_line_preview(str(other.payload), max_payload))
+    return f"[{index}] {row.kind_name}: {preview}"
 
 
 def show_images(images: Sequence[Image], max_chars: int) -> str:
-    """Return what stands for images before the text of their row, nothing when there are none."""
+    """Return the text that precedes a row with images, "" when there are none."""
     labels = " ".join(image.label for image in images)
     return f"{one_line_preview(labels, max_chars)} " if labels else ""
 

@@ -115,38 +115,38 @@ def run_session_compress(
     provider = provider_for("run_session_compress", user_session, agent_session, agent_provider)
     check_executor("run_session_compress", executor)
     check_callable("run_session_compress", "on_event", on_event)
-    instruction = _checked_instruction(compress_instruction)
+    instruction = _check_instruction(compress_instruction)
     origin: ProviderOrigin = "session" if agent_provider is None else "call"
     candidates = candidates_for(provider, executor, on_event, origin=origin)
     check_budget("run_session_compress", candidates)
     place, served = begin_operation("compress", user_session, agent_session, candidates)
     cells = (user_session.body, agent_session.body)
-    found: RecordedSession | UnfinishedCompression | None = None
+    earlier: RecordedSession | UnfinishedCompression | None = None
     if served is None and current_source() is not None:
-        found = _find_earlier_compression(place, cells)
-    known, before = (found, None) if isinstance(found, RecordedSession) else (None, found)
-    made = place.new_id()
+        earlier = _find_earlier_compression(place, cells)
+    known, before = (earlier, None) if isinstance(earlier, RecordedSession) else (None, earlier)
+    session_id = place.new_id()
     shot = OneShot(
         purpose="compress",
         operation=_run_id(served, before),
         candidates=candidates,
         question=instruction,
         on_event=on_event,
-        row=RowId(made, 0),
+        row=RowId(session_id, 0),
     )
     kind = LineageKind.OP_SESSION_COMPRESS
     parents = (user_session.as_parent(), agent_session.as_parent())
-    provenance = stamped(made, "run_session_compress", kind, parents, _EXTRAS)
+    provenance = stamped(session_id, "run_session_compress", kind, parents, _EXTRAS)
     placement = user_session.placement.share()
     lineage = SessionLineage(user_session.id, agent_session.id, "run_session_compress")
     plan = _CompressPlan(
-        session=made,
+        session=session_id,
         shot=shot,
         provenance=provenance,
         place=place,
         placement=placement,
         recording=plan_recording(
-            made,
+            session_id,
             persist=persist,
             path=persist_path,
             sandbox_handle_id=sandbox_handle_id,
@@ -167,7 +167,7 @@ def run_session_compress(
 
 
 def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) -> Session:
-    made, served, before = plan.session, plan.served, plan.before
+    session_id, served, before = plan.session, plan.served, plan.before
     cells = (user_session.body, agent_session.body)
     site, inherited = call_site(), user_session.inheritor()
 
@@ -175,35 +175,41 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
         user, agent = inherited(await cells[0]), await cells[1]
         if before is not None:
             before.check(user, agent)
-            with noting(f"in the compression that made session {made}, gone on with at {site}"):
+            with noting(
+                f"in the compression that made session {session_id}, gone on with at {site}"
+            ):
                 return await _CompressRun(cell, plan, user, before).execute(agent)
         stopped = suspension(user, agent)
         if stopped is not None:
-            async with RunLog(made, cell, plan.recorder(cell)) as log:
+            async with RunLog(session_id, cell, plan.recorder(cell)) as log:
                 log.start(replace(user.inheriting(agent), outcome=stopped))
                 await log.open()
             return log.body
-        with noting(f"in the compression that made session {made}, started at {site}"):
+        with noting(f"in the compression that made session {session_id}, started at {site}"):
             return await _CompressRun(cell, plan, user.inheriting(agent)).execute(agent)
 
     def on_cancel(latest: Body | None) -> Body:
         if latest is None:
-            return cancelled_body(made, cells)
-        return latest.cancelled(made) if served is None else served.cut_off(latest, made)
+            return cancelled_body(session_id, cells)
+        return (
+            latest.cancelled(session_id) if served is None else served.cut_off(latest, session_id)
+        )
 
-    label = f"session {short_id(made)} (run_session_compress, {site})"
+    label = f"session {short_id(session_id)} (run_session_compress, {site})"
 
     def start() -> Deferred[Body]:
-        return Deferred.start(execute, owner=made, label=label, inputs=cells, on_cancel=on_cancel)
+        return Deferred.start(
+            execute, owner=session_id, label=label, inputs=cells, on_cancel=on_cancel
+        )
 
     if plan.known is not None:
         cell = plan.known.body
     else:
-        cell, _ = submit_once(made, None if before is None else before.origin, start)
+        cell, _ = submit_once(session_id, None if before is None else before.origin, start)
     out = Session.from_body(
         cell,
         plan.provenance,
-        id=made,
+        id=session_id,
         placement=plan.placement,
         provider=user_session.provider,
         lineage=plan.lineage,
@@ -234,7 +240,7 @@ class _CompressPlan:
     lineage: SessionLineage
 
     def recorder(self, cell: Deferred[Body]) -> Recorder | None:
-        """Return what writes the run; None where it is not recorded."""
+        """Return the recorder of the run; None where it is not recorded."""
         if self.recording is None:
             return None
         return self.recording.recorder(
@@ -259,7 +265,7 @@ class _CompressRun:
     ) -> None:
         self._plan = plan
         self._before = before
-        self._user = user if before is None else before.begun_with(user)
+        self._user = user if before is None else before.start_with(user)
         first = plan.shot.candidates[0].provider
         self._budget = Budget(first, session=plan.session, run=plan.shot.operation)
         self._log = RunLog(plan.session, cell, plan.recorder(cell), self._budget.count)
@@ -292,7 +298,7 @@ class _CompressRun:
             for change in inputs_changed(changes, shot.operation):
                 log.note(change)
         with report_to(log.take):
-            said = await shot.ask_for(self._user, agent, log.note, read=_summary)
+            text = await shot.ask_for(self._user, agent, log.note, read=_summary)
         summary = Summary(
             operation=shot.operation,
             rows=(RowId(self._plan.session, 0),),
@@ -300,7 +306,7 @@ class _CompressRun:
             replaced_digest=digest,
         )
         log.note(summary)
-        log.append(user_text_chunk(said))
+        log.append(user_text_chunk(text))
         log.end(Completed())
 
     def _operation(self, agent: Body, input_digest: str) -> Operation:
@@ -328,10 +334,10 @@ def _run_id(served: ServedRun | None, before: UnfinishedCompression | None) -> U
     return uuid4() if served is None else served.run_id
 
 
-def _checked_instruction(given: object) -> str:
-    if given is not None and not isinstance(given, str):
-        raise TypeError(f"compress_instruction must be a str, not {type(given).__name__}")
-    return (given or "").strip() or DEFAULT_INSTRUCTION
+def _check_instruction(instruction: object) -> str:
+    if instruction is not None and not isinstance(instruction, str):
+        raise TypeError(f"compress_instruction must be a str, not {type(instruction).__name__}")
+    return (instruction or "").strip() or DEFAULT_INSTRUCTION
 
 
 def _summary(choice: RathLLMChatChoice) -> str:

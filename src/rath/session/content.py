@@ -38,7 +38,7 @@ class SystemText:
 
 @dataclass(frozen=True, slots=True)
 class UserText:
-    """What a person, or a program in their place, said and showed."""
+    """The text and images of a person, or of a program in their place."""
 
     text: str
     images: tuple[Image, ...] = ()
@@ -51,7 +51,7 @@ class UserText:
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """What the model said and which tools it called."""
+    """The text of a model and its tool calls."""
 
     text: str | None
     calls: tuple[ToolCall, ...] = ()
@@ -59,7 +59,7 @@ class AssistantTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolFeedback:
-    """What a tool call came to, as the model reads it."""
+    """The result of a tool call, as the model reads it."""
 
     call_id: str
     name: str
@@ -95,27 +95,27 @@ class Album:
     The label of one that is not shown says so, and why.
     """
 
-    __slots__ = ("_labels", "_n_bytes", "_shown")
+    __slots__ = ("_included", "_labels", "_n_bytes")
 
     def __init__(self) -> None:
-        self._shown: list[Image] = []
+        self._included: list[Image] = []
         self._labels: dict[tuple[str, str], str] = {}
         """By digest and media type."""
         self._n_bytes = 0
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """What the model is shown, in the order in which it was met."""
-        return tuple(self._shown)
+        """The images for the model, in the order in which they were met."""
+        return tuple(self._included)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many images are shown and how many are not; empty where there are none."""
-        n_shown, n_met = len(self._shown), len(self._labels)
-        return {"images_shown": n_shown, "images_not_shown": n_met - n_shown} if n_met else {}
+        n_included, n_met = len(self._included), len(self._labels)
+        return {"images_shown": n_included, "images_not_shown": n_met - n_included} if n_met else {}
 
     def label_of(self, value: object) -> str:
-        """Return what stands for `value` in JSON: the label of an image, the text of all else."""
+        """Return the stand-in of `value` in JSON: the label of an image, the text of all else."""
         if not isinstance(value, Image):
             return str(value)
         name = (value.blob.digest, value.mime)
@@ -125,32 +125,32 @@ class Album:
 
     def labels_in(self, value: object) -> list[str]:
         """Return the labels of all images in lists, tuples and mappings, at any depth."""
-        found: list[str] = []
-        todo, met = [value], set[int]()
+        labels: list[str] = []
+        todo, visited = [value], set[int]()
         while todo:
             item = todo.pop()
             if isinstance(item, Image):
-                found.append(self.label_of(item))
+                labels.append(self.label_of(item))
                 continue
-            if id(item) in met:
+            if id(item) in visited:
                 continue
-            met.add(id(item))
+            visited.add(id(item))
             if isinstance(item, Mapping):
                 todo += reversed(list(cast("Mapping[object, object]", item).values()))
             elif isinstance(item, list | tuple):
                 todo += reversed(cast("list[object]", item))
-        return found
+        return labels
 
     def _take(self, image: Image) -> str:
         n_bytes = self._n_bytes + image.blob.size
         problem = image.problem
-        if problem is None and len(self._shown) >= MAX_RESULT_IMAGES:
+        if problem is None and len(self._included) >= MAX_RESULT_IMAGES:
             problem = f"the result has more than {MAX_RESULT_IMAGES} images"
         if problem is None and n_bytes > MAX_RESULT_IMAGE_BYTES:
             problem = f"the images of the result have more than {MAX_RESULT_IMAGE_BYTES} bytes"
         if problem is not None:
             return f"{image.label} (not shown: {problem})"
-        self._shown.append(image)
+        self._included.append(image)
         self._n_bytes = n_bytes
         return image.label
 
@@ -211,19 +211,19 @@ def address(uri: str) -> str:
     return f"{short[:half]}...{short[-half:]}"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    if re.compile(_AT_HOME).fullmatch(found.string, found.start(), found.end()):
-        return found[0]
-    escaped = json.dumps(found[0])[1:-1]
+def _escaped(match: re.Match[str]) -> str:
+    if re.compile(_AT_HOME).fullmatch(match.string, match.start(), match.end()):
+        return match[0]
+    escaped = json.dumps(match[0])[1:-1]
     return escaped.replace("<", r"\u003c").replace(">", r"\u003e")
 
 
-def _percent_encoded(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode(errors="replace"))
+def _percent_encoded(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode(errors="replace"))
 
 
 def decode_content(kind: str, payload: Mapping[str, Any]) -> Content:
-    """Return what a row says; an unknown kind becomes `Opaque`."""
+    """Decode the content of a row; an unknown kind becomes `Opaque`."""
     match kind:
         case "system":
             return SystemText(_text(payload.get("content")) or "")
@@ -260,13 +260,13 @@ def _images(listed: object) -> tuple[Image, ...]:
     """Return the images of a payload, known by digest; what names none is some other data."""
     entries = cast("list[object]", listed) if isinstance(listed, list) else ()
     mappings = [cast("Mapping[str, Any]", e) for e in entries if isinstance(e, Mapping)]
-    found: list[Image] = []
+    images: list[Image] = []
     for entry in (each for each in mappings if "sha256" in each):
         digest, size = str(entry["sha256"]), entry.get("size")
         blob = Blob(digest, size if isinstance(size, int) else 0)
         wrong = None if is_digest(digest) else "its row does not name it by a sha256"
-        found.append(Image(_text(entry.get("mime")) or "", blob, wrong))
-    return tuple(found)
+        images.append(Image(_text(entry.get("mime")) or "", blob, wrong))
+    return tuple(images)
 
 
 def _text(value: object) -> str | None:
@@ -274,7 +274,7 @@ def _text(value: object) -> str | None:
 
 
 class RowLike(Protocol):
-    """What a digest needs of a row."""
+    """The part of a row that a digest needs."""
 
     @property
     def digest(self) -> bytes: ...
@@ -290,8 +290,8 @@ def encode_content(content: Content) -> dict[str, Any]:
         case AssistantTurn(text, calls):
             return {"content": text, "tool_calls": [encode_call(call) for call in calls] or None}
         case ToolFeedback(call_id, name, body, images):
-            said: dict[str, Any] = {"tool_call_id": call_id, "name": name, "content": body}
-            return {**said, "images": [*map(encode_image, images)]} if images else said
+            fields: dict[str, Any] = {"tool_call_id": call_id, "name": name, "content": body}
+            return {**fields, "images": [*map(encode_image, images)]} if images else fields
         case Opaque(payload):
             return dict(payload)
         case _:
@@ -308,7 +308,7 @@ def encode_call(call: ToolCall) -> dict[str, Any]:
 
 
 def encode_image(image: Image) -> dict[str, Any]:
-    """Return what a payload says of an image; its bytes stand elsewhere."""
+    """Encode an image for a payload; its bytes stand elsewhere."""
     return {"sha256": image.blob.digest, "mime": image.mime, "size": image.blob.size}
 
 
@@ -356,7 +356,7 @@ _HOW_TO_READ = "read_workspace_file with the path named under kept; offset and l
 
 @dataclass(frozen=True, slots=True)
 class ResultText:
-    """What a tool call came to, as JSON text."""
+    """The result of a tool call, as JSON text."""
 
     shown: str
     """What the model reads: valid JSON, its long parts cut in the middle."""
@@ -392,7 +392,7 @@ def encode_failure(kind: str, message: str, detail: str | None = None) -> Result
 
 
 def encode_result(value: object) -> ResultText:
-    """Return what a tool returned in the form that the model reads."""
+    """Encode the value of a tool in the form that the model reads."""
     match value:
         case bool():
             return ResultText(json.dumps({"ok": value}))
@@ -423,8 +423,8 @@ def _encode_entries(entries: tuple[results.FileEntry, ...]) -> ResultText:
     if len(listed) <= MAX_ENTRIES:
         return ResultText(json.dumps({"entries": listed}))
     full = json.dumps({"entries": listed})
-    shown = {"entries": listed[:MAX_ENTRIES], **_where_the_rest_is(full, len(listed), "entries")}
-    return ResultText(json.dumps(shown), full)
+    excerpt = {"entries": listed[:MAX_ENTRIES], **_where_the_rest_is(full, len(listed), "entries")}
+    return ResultText(json.dumps(excerpt), full)
 
 
 def _encode_returned_failure(kind: str, message: str, detail: str | None) -> ResultText:
@@ -436,8 +436,8 @@ def _encode_returned_failure(kind: str, message: str, detail: str | None) -> Res
     # What a command had printed before its deadline, perhaps.
     payload = {"ok": False, "error_kind": kind, "message": message}
     cut = cut_middle(detail, MAX_STREAM_CHARS)[0]
-    shown = {**payload, "detail": cut, **_where_the_rest_is(full, len(full), "chars")}
-    text = valid_unicode(json.dumps(shown, ensure_ascii=False))
+    excerpt = {**payload, "detail": cut, **_where_the_rest_is(full, len(full), "chars")}
+    text = valid_unicode(json.dumps(excerpt, ensure_ascii=False))
     return ResultText(text, full, failure=failure)
 
 
@@ -452,24 +452,24 @@ def _encode_output(
     result: _Printed, payload: dict[str, Any], *, exit_code: int | None = None
 ) -> ResultText:
     """Cut long streams; the whole has what was kept of them, the rest is told by its digest."""
-    whole = dict(payload)
-    kept: dict[str, str] = {}
+    complete = dict(payload)
+    paths: dict[str, str] = {}
     for name, blob, size in (
         ("stdout", result.stdout_full, len(result.stdout)),
         ("stderr", result.stderr_full, len(result.stderr)),
     ):
         if blob is None:
             continue
-        kept[name] = output_path(blob.digest)
+        paths[name] = output_path(blob.digest)
         if blob.data is not None and blob.size <= MAX_FULL_BYTES:
-            whole[name] = payload[name] if blob.size <= size else decode_output(blob.data)
+            complete[name] = payload[name] if blob.size <= size else decode_output(blob.data)
         else:
-            whole |= {f"{name}_sha256": blob.digest, f"{name}_bytes": blob.size}
-    found = _cut_fields(payload, MAX_STREAM_CHARS, whole=whole, exit_code=exit_code)
-    if found.full is None or not kept:
-        return found
-    shown = {**json.loads(found.shown), "kept": kept, "how_to_read": _HOW_TO_READ}
-    return replace(found, shown=json.dumps(shown))
+            complete |= {f"{name}_sha256": blob.digest, f"{name}_bytes": blob.size}
+    cut_text = _cut_fields(payload, MAX_STREAM_CHARS, complete=complete, exit_code=exit_code)
+    if cut_text.full is None or not paths:
+        return cut_text
+    excerpt = {**json.loads(cut_text.shown), "kept": paths, "how_to_read": _HOW_TO_READ}
+    return replace(cut_text, shown=json.dumps(excerpt))
 
 
 def _encode_content(content: results.FileContent) -> ResultText:
@@ -480,33 +480,33 @@ def _encode_content(content: results.FileContent) -> ResultText:
         payload["next_offset"] = content.next_offset
     if content.total is not None:
         payload[f"total_{unit}"] = content.total
-    found = _cut_fields(payload, MAX_FILE_CHARS)
-    if found.full is None:
-        return found
-    shown = json.loads(found.shown)
+    result = _cut_fields(payload, MAX_FILE_CHARS)
+    if result.full is None:
+        return result
+    excerpt = json.loads(result.shown)
     if content.total is None:
-        shown[f"total_{unit}"] = len(data) if isinstance(data, bytes) else count_lines(data)
-    shown["how_to_read"] = f"read it in parts with offset and limit, which count {unit}"
-    return replace(found, shown=json.dumps(shown))
+        excerpt[f"total_{unit}"] = len(data) if isinstance(data, bytes) else count_lines(data)
+    excerpt["how_to_read"] = f"read it in parts with offset and limit, which count {unit}"
+    return replace(result, shown=json.dumps(excerpt))
 
 
 def _cut_fields(
     payload: dict[str, Any],
     max_chars: int,
     *,
-    whole: dict[str, Any] | None = None,
+    complete: dict[str, Any] | None = None,
     exit_code: int | None = None,
 ) -> ResultText:
     """Cut the long texts of a result in the middle; the JSON stays valid and says so."""
-    shown = {
+    excerpt = {
         key: cut_middle(value, max_chars)[0] if isinstance(value, str) else value
         for key, value in payload.items()
     }
-    if shown == payload:
+    if excerpt == payload:
         return ResultText(json.dumps(payload), exit_code=exit_code)
-    full = json.dumps(payload if whole is None else whole)
-    shown |= _where_the_rest_is(full, len(full), "chars")
-    return ResultText(json.dumps(shown), full, exit_code=exit_code)
+    full = json.dumps(payload if complete is None else complete)
+    excerpt |= _where_the_rest_is(full, len(full), "chars")
+    return ResultText(json.dumps(excerpt), full, exit_code=exit_code)
 
 
 def _encode_any(value: object) -> ResultText:
@@ -515,18 +515,18 @@ def _encode_any(value: object) -> ResultText:
         text = json.dumps(plain, ensure_ascii=False, default=album.label_of, allow_nan=False)
         full = valid_unicode(text)
     except (TypeError, ValueError, RecursionError):
-        told = {"repr": f"{value!r:.2000}", "type": type(value).__name__}
+        fields = {"repr": f"{value!r:.2000}", "type": type(value).__name__}
         labels = album.labels_in(value)
-        full = json.dumps({**told, "images": labels} if labels else told)
+        full = json.dumps({**fields, "images": labels} if labels else fields)
     if len(full) <= MAX_RESULT_CHARS:
         return ResultText(full, images=album.images)
     head_and_tail = cut_middle(full, MAX_RESULT_CHARS // 2)[0]
-    shown = {
+    excerpt = {
         "head_and_tail": head_and_tail,
         **_where_the_rest_is(full, len(full), "chars"),
         **album.counts,
     }
-    return ResultText(json.dumps(shown, ensure_ascii=False), full, images=album.images)
+    return ResultText(json.dumps(excerpt, ensure_ascii=False), full, images=album.images)
 
 
 def _plain(value: object) -> object:

@@ -51,7 +51,7 @@ MergedFiles = Literal["ours", "theirs", "three-way"]
 
 
 class _Derivation(NamedTuple):
-    """What a derivation is, and where its session stands; a tuple, since forks are many."""
+    """A derivation and the place of its session; a tuple, since forks are many."""
 
     id: UUID
     """The session that is made."""
@@ -154,7 +154,7 @@ class Branching(Bindings):
                 extras=(("workspace", workspace),),
                 after=(origin.frozen,),
             )
-        return self._made(plan, partial(branched, self.inheritor()), self._cell)
+        return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
 
     def detach(self) -> Self:
         """Return a session with the same rows and no parents, in the same sandbox."""
@@ -168,7 +168,7 @@ class Branching(Bindings):
             parents=(),
             placement=self._placement.share(),
         )
-        return self._made(plan, partial(branched, self.inheritor()), self._cell)
+        return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
 
     def merge(self, other: Self, *, files: MergedFiles | None = None) -> Self:
         """Return this session's rows and then those of `other` that it does not share.
@@ -205,7 +205,7 @@ class Branching(Bindings):
         if files is not None:
             plan = self._with_merged_files(plan, other, files)
         derive = partial(merged, self.inheritor(), other.inheritor())
-        return self._made(plan, derive, self._cell, other.body)
+        return self._new_session(plan, derive, self._cell, other.body)
 
     def _with_merged_files(self, plan: _Derivation, other: Self, files: MergedFiles) -> _Derivation:
         sides = {"ours": (self,), "theirs": (other,), "three-way": (self, other)}[files]
@@ -257,7 +257,7 @@ class Branching(Bindings):
             origin=self.origin_of_files(),
             extras=(("call", undo.call.call_id),),
         )
-        return self._made(plan, partial(branched, _as_it_is), Deferred.of(undo.body))
+        return self._new_session(plan, partial(branched, _as_it_is), Deferred.of(undo.body))
 
     def delegate(self, task: str, *, images: Sequence[ImageSource] | None = ()) -> Self:
         """Return a child of this session in which the user says `task`, and nothing else.
@@ -275,21 +275,21 @@ class Branching(Bindings):
         if not isinstance(task, str):
             raise TypeError(f"a task is text, not {type(task).__name__}: {task!r:.80}")
         place = derived_place("delegate", self)
-        made = place.new_id()
-        rows = ChunkTable().born_in(made, [user_text_chunk(task, images=images)])
-        known = self._cell.latest if self._cell.done() else None
+        session_id = place.new_id()
+        rows = ChunkTable().born_in(session_id, [user_text_chunk(task, images=images)])
+        content = self._cell.latest if self._cell.done() else None
         plan = _Derivation(
-            id=made,
+            id=session_id,
             place=place,
             operator="Session.delegate",
             kind=LineageKind.OP_DELEGATE,
             operation="delegate",
             parents=(self.as_parent(),),
             placement=self._placement.share(),
-            extras=() if known is None else ((PARENT_ROWS, len(known.table)),),
+            extras=() if content is None else ((PARENT_ROWS, len(content.table)),),
             begins_with=rows,
         )
-        return self._made(plan, partial(delegated, rows, self.inheritor()), self._cell)
+        return self._new_session(plan, partial(delegated, rows, self.inheritor()), self._cell)
 
     @property
     def provenance(self) -> Provenance:
@@ -345,8 +345,10 @@ class Branching(Bindings):
         # The run that is still going may open the sandbox.
         return here if here or self._cell.done() else None
 
-    def _made(self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]) -> Self:
-        made = plan.id
+    def _new_session(
+        self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]
+    ) -> Self:
+        session_id = plan.id
         before: RecordedSession | None = None
         if current_source() is not None:
             before = _find_derivation(
@@ -358,25 +360,25 @@ class Branching(Bindings):
             )
         # A derivation is its own run: one id serves the session and the operation.
         entry = Operation(
-            operation=made,
-            id=made,
+            operation=session_id,
+            id=session_id,
             kind=plan.operation,
             place=plan.place,
-            session=made,
+            session=session_id,
             workspace=plan.workspace,
             undone=plan.undone,
             origin=plan.origin,
         )
         content = (
-            derived(cells, partial(derive, entry), made, plan.operation, after=plan.after)
+            derived(cells, partial(derive, entry), session_id, plan.operation, after=plan.after)
             if before is None
             else before.body
         )
         derivation = self.from_body(
             content,
-            stamped(made, plan.operator, plan.kind, plan.parents, plan.extras),
-            id=made,
-            placement=_placed(plan, before),
+            stamped(session_id, plan.operator, plan.kind, plan.parents, plan.extras),
+            id=session_id,
+            placement=_placement_of(plan, before),
             provider=self._provider,
         )
         note_content(derivation)
@@ -387,7 +389,7 @@ class Branching(Bindings):
         return derivation
 
 
-def _placed(plan: _Derivation, before: RecordedSession | None) -> Placement:
+def _placement_of(plan: _Derivation, before: RecordedSession | None) -> Placement:
     """Return where a derivation works; one that had files of its own has those that it had."""
     if before is None or plan.workspace == "share":
         return plan.placement

@@ -138,7 +138,7 @@ class Intent(_Event, frozen=True, kw_only=True, tag="intent"):
 
 
 class PendingResult(_Event, frozen=True, kw_only=True, tag="result"):
-    """What became of a call, before its round is done."""
+    """The result of a call, before its round is done."""
 
     row: int
     call: int

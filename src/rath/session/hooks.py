@@ -53,7 +53,7 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class ToolResultText:
-    """What a tool call came to, as the model is about to read it."""
+    """The result of a tool call, as the model is about to read it."""
 
     text: str
     """JSON, as the loop writes results; a hook may give any text."""
@@ -176,7 +176,7 @@ class HookFailed(Exception):
 async def ask_hook(
     hook: Callable[..., Any], *arguments: object, limit: float, session: UUID, about: str
 ) -> object:
-    """Return what a hook gives, on a worker thread or the user loop.
+    """Call a hook, on a worker thread or the user loop.
 
     Args:
         hook: `def` or `async def`.
@@ -243,8 +243,8 @@ def _outputs_changed(chain: Sequence[PassedOn], session: UUID, record: Record) -
 
     A program that goes on asks its hooks again, for sessions that are served from the record.
     """
-    made = own_operation(record, session)
-    operation = session if made is None else made.operation
+    own = own_operation(record, session)
+    operation = session if own is None else own.operation
     noted = {_what_it_says(entry) for entry in record if isinstance(entry, Change)}
     entries = (_change_entry("output", change, operation) for change in chain)
     return [entry for entry in entries if _what_it_says(entry) not in noted]

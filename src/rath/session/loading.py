@@ -22,11 +22,11 @@ from rath.session.bindings import Placement, StoredSandbox
 from rath.session.events import Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
 from rath.session.log.build import LoadedSession, built_from
-from rath.session.log.files import FileStore, read_whole
+from rath.session.log.files import FileStore, read_consistent
+from rath.session.log.header import provider_from_jsonable
 from rath.session.log.parsed import LogSource, ParsedLog, missing, read_together
 from rath.session.log.paths import PARTIAL_SUFFIX, checked_id, os_errors
 from rath.session.log.reader import LineReader
-from rath.session.log.records import provider_from_jsonable
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.saving import remember_loaded, settle
 from rath.session.session import Session
@@ -60,8 +60,8 @@ class AwaySandbox(BackendSandbox):
             attached = await runtime().call_in_worker(partial(_attach, self._known_as))
         except (RathError, KeyError, OSError) as exc:
             expected = f"the sandbox {self._known_as!r} of the registry"
-            found = f"none that can be attached ({_reason(exc)})"
-            raise WorkspaceLost(self._known_as, self.backend.name, expected, found) from exc
+            description = f"none that can be attached ({_reason(exc)})"
+            raise WorkspaceLost(self._known_as, self.backend.name, expected, description) from exc
         self._attached = attached
         return attached.native
 
@@ -88,7 +88,7 @@ def lazy_placement(place: Place) -> Placement:
         return Placement(place.sandbox_backend, place.sandbox_spec)
     if known_as and isinstance(backend, Reattachable):
         return Placement(sandbox=AwaySandbox(backend, place.sandbox_spec, known_as))
-    return _placed_again(place, backend)
+    return _place_again(place, backend)
 
 
 def placement_of(header: Place) -> Placement:
@@ -142,7 +142,7 @@ def _backend_of(place: Place) -> Backend | None:
     return None
 
 
-def _placed_again(place: Place, backend: Backend) -> Placement:
+def _place_again(place: Place, backend: Backend) -> Placement:
     """Return a placement in the workspace that a log names: as it is open here, or as it was."""
     stored, spec = place.workspace, place.sandbox_spec
     if stored is None:
@@ -250,7 +250,7 @@ def read_file(path: Path) -> bytes:
         PersistenceError: It is not there or cannot be read.
     """
     with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
-        return read_whole(path)
+        return read_consistent(path)
     raise PersistenceError(
         f"session file not found: {path}; list_persisted_sessions() tells what is there"
     )
@@ -281,7 +281,9 @@ def _load(
             problem=built.problem,
         )
 
-    loaded = read_together(store, read, recover=recover, is_sound=lambda made: made.problem is None)
+    loaded = read_together(
+        store, read, recover=recover, is_sound=lambda build: build.problem is None
+    )
     if loaded.problem is None and loaded.reader.takes_more:
         # So that what comes to the session late is added to its log.
         session = loaded.session

@@ -75,7 +75,7 @@ _PACKAGE = str(Path(rath.__file__).parent) + os.sep
 
 
 def provider_for(
-    operation: str, user_session: Session, agent_session: Session, given: Provider | None
+    operation: str, user_session: Session, agent_session: Session, explicit: Provider | None
 ) -> Provider:
     """Return the provider of an operation: the given one, or the user session's.
 
@@ -86,7 +86,7 @@ def provider_for(
     for name, session in (("user_session", user_session), ("agent_session", agent_session)):
         if not isinstance(session, Session):
             raise TypeError(f"{operation}: {name} must be a Session, not {type(session).__name__}")
-    provider = given or user_session.provider
+    provider = explicit or user_session.provider
     if provider is None:
         raise ValueError(
             f"no provider for {operation}: pass agent_provider=Provider(model=...), or bind one "
@@ -112,15 +112,15 @@ def check_may_wait(caller: str) -> None:
         )
 
 
-def check_callable(operation: str, name: str, given: object) -> None:
+def check_callable(operation: str, name: str, value: object) -> None:
     """Refuse an argument that shall be called and cannot be; None stands for no such argument.
 
     Raises:
         TypeError: It is not callable.
     """
-    if given is not None and not callable(given):
+    if value is not None and not callable(value):
         raise TypeError(
-            f"{operation}: {name} must be a function, not {type(given).__name__}: {given!r:.80}"
+            f"{operation}: {name} must be a function, not {type(value).__name__}: {value!r:.80}"
         )
 
 
@@ -285,21 +285,21 @@ def run_session_loop(
     table = tool_table(tools, system_tools=system_tools)
     offers = {name: offer(tool) for name, tool in table.items()}
     schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
-    taken = {*table, *(schema.name for schema in schemas)}
+    tool_names = {*table, *(schema.name for schema in schemas)}
     place, served = begin_operation("loop", user_session, agent_session, candidates)
     before: EarlierRun | None = None
     if served is None and _may_resume(user_session):
         before = _find_earlier_run(user_session, agent_session, place)
-    if before is not None and before.made is not None:
-        out = _not_run(before.made, recall)
+    if before is not None and before.complete_run is not None:
+        out = _not_run(before.complete_run, recall)
         register_run(user_session, agent_session, out)
         return out if lazy else out.synchronize()
     goes_on = None if before is None else before.goes_on
     if goes_on is not None:
         goes_on = _check_compatible(goes_on, schemas, candidates[0], offers)
-    made = place.new_id() if before is None else before.session
+    session_id = place.new_id() if before is None else before.session
     plan = LoopPlan(
-        session=made,
+        session=session_id,
         user=user_session.inheritor(),
         cells=(user_session.body, agent_session.body) if before is None else before.cells,
         provider=provider,
@@ -307,14 +307,15 @@ def run_session_loop(
         dispatch_tool=None if executor is None else executor.dispatch_tool,
         tools=offers,
         schemas=schemas,
-        output=plan_output(output, output_retries, candidates=candidates, taken=taken),
+        output=plan_output(output, output_retries, candidates=candidates, tool_names=tool_names),
         approval=approval,
         max_tool_rounds=max_tool_rounds,
         on_event=on_event,
         recall=recall if served is None else served.recall(recall),
         timeout=timeout,
         placement=((before and before.placement) or user_session.placement).share(),
-        provenance=(before and before.provenance) or _provenance(made, user_session, agent_session),
+        provenance=(before and before.provenance)
+        or _provenance(session_id, user_session, agent_session),
         session_provider=user_session.provider,
         lineage=(before and before.lineage) or SessionLineage(user_session.id, agent_session.id),
         place=place,
@@ -324,7 +325,7 @@ def run_session_loop(
         hooks=hooks if hooks is not None and served is None else NO_HOOKS,
         passed_on=passed_on_to(user_session.id) if served is None else (),
         recording=plan_recording(
-            made,
+            session_id,
             persist=persist,
             path=persist_path,
             sandbox_handle_id=sandbox_handle_id,
@@ -338,16 +339,16 @@ def run_session_loop(
     return out if lazy else out.synchronize()
 
 
-def _provenance(made: UUID, user_session: Session, agent_session: Session) -> Provenance:
+def _provenance(session_id: UUID, user_session: Session, agent_session: Session) -> Provenance:
     parents = (user_session.as_parent(), agent_session.as_parent())
-    return stamped(made, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents)
+    return stamped(session_id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents)
 
 
-def _not_run(made: Session, recall: Recall | None) -> Session:
+def _not_run(session: Session, recall: Recall | None) -> Session:
     """Return a session that is there already, and give back what its run would have held."""
     _let_go(recall)
-    note_content(made)
-    return made
+    note_content(session)
+    return session
 
 
 def _let_go(recall: Recall | None) -> None:

@@ -81,7 +81,7 @@ class AskedQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallDecisions:
-    """What a run waited for before it could make, or end, one call; and what was said to it."""
+    """The interrupts of one call, and the decisions about them."""
 
     to_allow: Interrupt | None = None
     """That somebody must allow it first."""
@@ -104,8 +104,8 @@ class CallDecisions:
         Args:
             index: Which of the calls of its row it is.
         """
-        asked = [self.to_allow, *(each.interrupt for each in self.questions)]
-        last = next((each for each in reversed(asked) if each is not None), None)
+        interrupts = [self.to_allow, *(each.interrupt for each in self.questions)]
+        last = next((each for each in reversed(interrupts) if each is not None), None)
         bound = () if last is None else zip(last.places, last.bound, strict=False)
         return dict(bound).get(index)
 
@@ -141,7 +141,7 @@ class CallPlace:
 
 
 def decisions_for(place: CallPlace, entries: Sequence[Entry]) -> CallDecisions:
-    """Return what was said about a call; a decision that is not bound to it does not count.
+    """Return the decisions about a call; one that is not bound to it does not count.
 
     Args:
         place: The call.
@@ -149,7 +149,7 @@ def decisions_for(place: CallPlace, entries: Sequence[Entry]) -> CallDecisions:
     """
     to_allow: Interrupt | None = None
     child: UUID | None = None
-    asked: dict[UUID, AskedQuestion] = {}
+    questions: dict[UUID, AskedQuestion] = {}
     n_stopped = 0
     for at, entry in enumerate(entries, start=1):
         if not isinstance(entry, Interrupt) or not place.is_named_by(entry):
@@ -158,22 +158,22 @@ def decisions_for(place: CallPlace, entries: Sequence[Entry]) -> CallDecisions:
         if child is None and entry.reason == "approval":
             to_allow = entry
         elif child is None and entry.reason == "input":
-            asked[entry.id] = AskedQuestion(entry)
+            questions[entry.id] = AskedQuestion(entry)
         if child is not None or entry.reason == "input":
             n_stopped = at
     approval: Decision | None = None
     for decision in _decisions(place, entries):
-        if decision.choice == ANSWER and decision.interrupt in asked:
-            question = asked[decision.interrupt].interrupt
-            asked[decision.interrupt] = AskedQuestion(question, decision)
+        if decision.choice == ANSWER and decision.interrupt in questions:
+            question = questions[decision.interrupt].interrupt
+            questions[decision.interrupt] = AskedQuestion(question, decision)
         elif to_allow is not None and decision.interrupt == to_allow.id:
-            is_whole = decision.choice != "edit" or decision.edited is not None
-            if decision.choice in ALLOWANCES and is_whole:
+            is_complete = decision.choice != "edit" or decision.edited is not None
+            if decision.choice in ALLOWANCES and is_complete:
                 approval = decision
     return CallDecisions(
         to_allow=to_allow,
         approval=approval,
-        questions=tuple(asked.values()),
+        questions=tuple(questions.values()),
         child=child,
         n_stopped=n_stopped,
     )
@@ -254,16 +254,16 @@ class OpenCall:
 
     @property
     def waits_for(self) -> WaitsFor | None:
-        """What somebody must say about the call before the run can go on; None for nothing."""
+        """The decision that the call needs before the run can go on; None for none."""
         if self.state == "known":
             return None
         is_unsure = self.state == "begun" and self.effects not in REPEATABLE
         if is_unsure and self.decision is None:
             return "decision"
-        said = self.said
+        decisions = self.said
         if self.is_settled:
             return None
-        if said.to_allow is not None and said.approval is None:
+        if decisions.to_allow is not None and decisions.approval is None:
             return "approval"
         return None if self.question is None else "input"
 
@@ -282,7 +282,7 @@ class OpenCall:
 
     @property
     def question(self) -> str | None:
-        """What its tool asked last, where nobody has answered that."""
+        """The last question of its tool, where nobody has answered that."""
         last = self.said.questions[-1:]
         if self.state == "known" or not last or last[0].answer is not None:
             return None
@@ -311,16 +311,16 @@ def entries_since(record: Record, session: UUID) -> Sequence[Entry]:
     Where none makes it these are the entries from the first one on that serves it; none where
     there is neither. O(entries since).
     """
-    told: list[Entry] = []
+    found_entries: list[Entry] = []
     n_serving = 0
     for entry in reversed(record):
-        told.append(entry)
+        found_entries.append(entry)
         if not isinstance(entry, Operation) or entry.session != session:
             continue
-        n_serving = len(told)
+        n_serving = len(found_entries)
         if _makes(entry):
             break
-    return tuple(told[:n_serving][::-1])
+    return tuple(found_entries[:n_serving][::-1])
 
 
 def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tuple[OpenCall, ...]:
@@ -331,33 +331,33 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
         session: Which session it makes.
         late: The record with the entries that came since.
     """
-    asked = _last_turn(body.table, session)
-    if asked is None:
+    last_turn = _last_turn(body.table, session)
+    if last_turn is None:
         return ()
-    at, turn = asked
+    at, turn = last_turn
     row = body.table[at]
     entries = _since(body.record if late is None else late, row, session)
     cut_off = _cut_off(entries)
     decisions = _decisions_in_force(
         body, entries, () if late is None else late.since(len(body.record))
     )
-    made: list[OpenCall] = []
+    calls: list[OpenCall] = []
     for index in _without_rows(turn.calls, body.table.since(at + 1)):
         changed, is_let = _changed(entries, row.id, index)
         call = turn.calls[index]
         if changed is not None:
             call = replace(call, arguments=changed)
-        state, effects, result = _known(body, at, index)
+        state, effects, result = _unrecorded_state(body, at, index)
         place = CallPlace(row.id, index, call)
-        said = decisions_for(place, entries)
-        if state == "asked" and said.n_stopped:
+        call_decisions = decisions_for(place, entries)
+        if state == "asked" and call_decisions.n_stopped:
             state = "suspended"
         if state in ("asked", "suspended") and cut_off.get(call.id):
             n_before, cut = cut_off[call.id].pop(0)
-            if n_before > said.n_stopped:
+            if n_before > call_decisions.n_stopped:
                 state, effects = "begun", cut.effects_declared
         about = [each for each in decisions if place.is_meant_by(each)]
-        made.append(
+        calls.append(
             OpenCall(
                 row=at,
                 index=index,
@@ -366,12 +366,12 @@ def open_calls(body: Body, session: UUID, *, late: Record | None = None) -> tupl
                 state=state,
                 effects=effects,
                 decision=about[-1] if about else None,
-                said=said,
+                said=call_decisions,
                 result=result,
                 is_let=is_let,
             )
         )
-    return tuple(made)
+    return tuple(calls)
 
 
 def last_interrupt(record: Record, operation: UUID) -> Interrupt | None:
@@ -421,17 +421,19 @@ def _without_rows(calls: Sequence[ToolCall], rows: Sequence[ChunkRow]) -> list[i
     return missing
 
 
-def _known(body: Body, row: int, index: int) -> tuple[CallState, str, PendingResult | None]:
-    """Return what the lines of a file say of a call that is no entry yet."""
-    left = body.unfinished
-    for result in () if left is None else left.results:
+def _unrecorded_state(
+    body: Body, row: int, index: int
+) -> tuple[CallState, str, PendingResult | None]:
+    """Return the state of a call that is no entry yet, from the lines of a file."""
+    unfinished = body.unfinished
+    for result in () if unfinished is None else unfinished.results:
         if (result.row, result.call) == (row, index):
             # One that was cut off, or stopped to wait, has a result that no model reads.
             effects = result.run.effects_declared
             if result.shown is not None:
                 return "known", effects, result
             return ("suspended" if result.run.status == "suspended" else "begun"), effects, None
-    for intent in () if left is None else left.intents:
+    for intent in () if unfinished is None else unfinished.intents:
         if (intent.row, intent.call) == (row, index):
             return "begun", intent.effects, None
     return "asked", "non_idempotent", None
@@ -473,34 +475,34 @@ def _cut_off(entries: Sequence[Entry]) -> dict[str, list[tuple[int, ToolRun]]]:
 
     With each one how many entries there are up to it.
     """
-    found: dict[str, list[tuple[int, ToolRun]]] = {}
+    runs_of_call: dict[str, list[tuple[int, ToolRun]]] = {}
     for at, entry in enumerate(entries, start=1):
         # One that was cut off before it began took no time at all.
         if not isinstance(entry, ToolRun) or entry.rows or entry.status != "interrupted":
             continue
         if entry.duration_ms:
-            found.setdefault(entry.call_id, []).append((at, entry))
-    return found
+            runs_of_call.setdefault(entry.call_id, []).append((at, entry))
+    return runs_of_call
 
 
 def _decisions_in_force(
     body: Body, entries: Sequence[Entry], late: Sequence[Entry]
 ) -> list[Decision]:
     """Return the decisions that still hold: one is used up when its call was begun again."""
-    made_since = {entry.id for entry in late}
-    left = body.unfinished
+    later_ids = {entry.id for entry in late}
+    unfinished = body.unfinished
     # Of a call that is open by the lines of its log these tell whether a decision still holds.
     is_open = set[tuple[int, int | None]]()
-    if left is not None and not left.has_ended:
-        is_open.update((each.row, each.call) for each in left.intents)
-        is_open.update((each.row, each.call) for each in left.results)
+    if unfinished is not None and not unfinished.has_ended:
+        is_open.update((each.row, each.call) for each in unfinished.intents)
+        is_open.update((each.row, each.call) for each in unfinished.results)
     holding: list[Decision] = []
     for entry in entries:
         if isinstance(entry, ToolRun):
             holding = [each for each in holding if each.call_id != entry.call_id]
         elif isinstance(entry, Decision) and entry.choice in DECISIONS:
             places = ((row.index, entry.call) for row in entry.rows)
-            is_decided = left is not None and entry.call_id in left.decided
-            if entry.id in made_since or is_decided or is_open.isdisjoint(places):
+            is_decided = unfinished is not None and entry.call_id in unfinished.decided
+            if entry.id in later_ids or is_decided or is_open.isdisjoint(places):
                 holding.append(entry)
     return holding

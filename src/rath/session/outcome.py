@@ -68,17 +68,19 @@ class BudgetExceeded(_Outcome, frozen=True, tag=True):
     """The model whose last answer has no known cost, so that `budget_usd` cannot be counted."""
 
     def __str__(self) -> str:
-        said: list[str] = []
+        parts: list[str] = []
         if self.budget_total_tokens is not None:
-            said.append(f"budget_total_tokens={self.budget_total_tokens}, {self.used_tokens} used")
+            parts.append(f"budget_total_tokens={self.budget_total_tokens}, {self.used_tokens} used")
         if self.budget_usd is not None:
-            said.append(f"budget_usd={_plain(self.budget_usd)}, {_plain(self.used_usd)} used")
+            parts.append(f"budget_usd={_plain(self.budget_usd)}, {_plain(self.used_usd)} used")
         if self.next_tokens is not None:
             money = "" if self.next_usd is None else f" and {_plain(self.next_usd)} US dollars"
-            said.append(f"the next call would have taken at least {self.next_tokens} tokens{money}")
+            parts.append(
+                f"the next call would have taken at least {self.next_tokens} tokens{money}"
+            )
         if self.unpriced is not None:
-            said.append(f"what {self.unpriced!r} answered last has no known cost")
-        return "; ".join(said)
+            parts.append(f"what {self.unpriced!r} answered last has no known cost")
+        return "; ".join(parts)
 
 
 class DeadlineExceeded(_Outcome, frozen=True, tag=True):

@@ -62,7 +62,7 @@ class OutputForm:
         problem: Unfit | None = None
         for candidate in _candidates(text):
             try:
-                return self.read(_held(candidate) if self.is_wrapped else candidate)
+                return self.read(_wrap(candidate) if self.is_wrapped else candidate)
             except Unfit as exc:
                 problem = problem or exc
         raise problem or Unfit("it is empty")
@@ -90,7 +90,7 @@ def output_form(wanted: object) -> OutputForm:
 
 
 class _Ended(Protocol):
-    """What is asked of a session to read its answer."""
+    """The part of a session that its answer is read from."""
 
     @property
     def id(self) -> UUID: ...
@@ -104,7 +104,7 @@ class _Ended(Protocol):
 
 
 class TypedReading:
-    """What a session says of its typed answer."""
+    """The typed answer of a session."""
 
     __slots__ = ()
 
@@ -148,12 +148,12 @@ class TypedReading:
             OutputError: The last answer does not fit it, or there is none.
         """
         form = output_form(model)
-        found = _last_turn(self)
-        if found is None:
+        last_turn = _last_turn(self)
+        if last_turn is None:
             raise OutputError(
                 f"session {self.id} holds no answer of a model to read as {form.name}"
             )
-        return _read_first(self.id, form, _answering(*found) or [found[0].text or ""])
+        return _read_first(self.id, form, _answering(*last_turn) or [last_turn[0].text or ""])
 
 
 def plain_answer(session: _Ended) -> Any:
@@ -167,15 +167,15 @@ def plain_answer(session: _Ended) -> Any:
         from rath.session.output_types import to_plain  # noqa: PLC0415
 
         return to_plain(outcome.output.value)
-    found = _last_turn(session)
-    if found is not None:
-        turn, asked = found
-        if asked is not None and asked.output is not None:
-            for said in _answering(turn, asked) or [turn.text or ""]:
+    last_turn = _last_turn(session)
+    if last_turn is not None:
+        turn, operation = last_turn
+        if operation is not None and operation.output is not None:
+            for text in _answering(turn, operation) or [turn.text or ""]:
                 with contextlib.suppress(ValueError, RecursionError):
-                    given: Any = json.loads(said)
-                    members = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-                    return members[WRAPPED] if members.keys() == {WRAPPED} else cast("Any", given)
+                    value: Any = json.loads(text)
+                    members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+                    return members[WRAPPED] if members.keys() == {WRAPPED} else cast("Any", value)
     return last_text(session.chunk_table, session.record)
 
 
@@ -185,15 +185,17 @@ def _last_turn(session: _Ended) -> tuple[AssistantTurn, Operation | None] | None
         if isinstance(row.content, AssistantTurn):
             call = evidence_of(session.record, row)
             runs = (entry for entry in session.record if isinstance(entry, Operation))
-            asked = (run for run in runs if call is not None and run.operation == call.operation)
-            return row.content, next(asked, None)
+            requesters = (
+                run for run in runs if call is not None and run.operation == call.operation
+            )
+            return row.content, next(requesters, None)
     return None
 
 
-def _answering(turn: AssistantTurn, asked_by: Operation | None) -> list[str]:
+def _answering(turn: AssistantTurn, operation: Operation | None) -> list[str]:
     """Return the arguments of the calls that give the answer."""
-    if asked_by is not None:
-        name = None if asked_by.output is None else asked_by.output.tool.name
+    if operation is not None:
+        name = None if operation.output is None else operation.output.tool.name
     else:
         # A loaded session: of the names that the tool may have, the one that was free last.
         names = {call.name for call in turn.calls if _A_TOOL_OF_OURS.fullmatch(call.name)}
@@ -201,33 +203,33 @@ def _answering(turn: AssistantTurn, asked_by: Operation | None) -> list[str]:
     return [call.arguments for call in turn.calls if call.name == name]
 
 
-def _read_first(session: UUID, form: OutputForm, said: Sequence[str]) -> Any:
-    """Return the first of `said` that fits, as the run itself did."""
+def _read_first(session: UUID, form: OutputForm, answers: Sequence[str]) -> Any:
+    """Return the first of `answers` that fits, as the run itself did."""
     problem: Unfit | None = None
-    for text in said:
+    for text in answers:
         try:
             return form.read_answer(text)
         except Unfit as exc:
             problem = exc
     raise OutputError(
         f"the last answer of session {session} is no {form.name}: {problem}. It begins: "
-        f"{one_line_preview(said[-1], PREVIEW_CHARS)!r}"
+        f"{one_line_preview(answers[-1], PREVIEW_CHARS)!r}"
     ) from problem
 
 
-def _held(text: str) -> str:
+def _wrap(text: str) -> str:
     """Return JSON text as the member of an object, unless it is such an object already."""
     try:
-        given: object = json.loads(text)
+        value: object = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    is_held = isinstance(given, dict) and WRAPPED in given
-    return text if is_held else f'{{"{WRAPPED}": {text}}}'
+    is_wrapped = isinstance(value, dict) and WRAPPED in value
+    return text if is_wrapped else f'{{"{WRAPPED}": {text}}}'
 
 
 def _candidates(text: str) -> Iterator[str]:
     """Yield the parts of a text that may be the answer, the likeliest first."""
-    fenced = [found.group(1).strip() for found in _FENCE.finditer(text)]
+    fenced = [match.group(1).strip() for match in _FENCE.finditer(text)]
     # What a model comes to stands at the end.
     yield from reversed(fenced)
     if text.strip():
@@ -271,7 +273,7 @@ class OutputPlan:
 
 
 def plan_output(
-    output: object, retries: object, *, candidates: Sequence[Candidate], taken: Iterable[str]
+    output: object, retries: object, *, candidates: Sequence[Candidate], tool_names: Iterable[str]
 ) -> OutputPlan | None:
     """Return the plan for `output`, None without one.
 
@@ -291,7 +293,7 @@ def plan_output(
                 "output= cannot be used with a provider that has a response_format of its own; "
                 "leave one of the two out"
             )
-    spec = form.spec.beside(taken)
+    spec = form.spec.beside(tool_names)
     tool = FinalAnswer(form, spec.tool.name, spec.tool.description, spec.tool.parameters)
     return OutputPlan(form, spec, retries, offer(tool))
 
@@ -310,7 +312,7 @@ def explain_refusal(error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TurnVerdict:
-    """What a turn means for its run."""
+    """The meaning of a turn for its run."""
 
     others: Sequence[ToolCall]
     """The calls that are to be made."""
@@ -331,18 +333,18 @@ class TurnVerdict:
         return [index for index in range(n_calls) if index not in self.own]
 
     def results(self, done: Mapping[int, CallResult]) -> Mapping[int, CallResult]:
-        """Return what became of all calls by their index; `done` tells of the others."""
+        """Return the results of all calls by their index; `done` tells of the others."""
         return {**self.own, **done} if self.own else done
 
 
 def judge_plain(turn: AssistantTurn, exchange: Exchange) -> TurnVerdict:
-    """Return what a turn means where nothing but text was asked for."""
+    """Judge a turn where nothing but text was asked for."""
     has_ended = not turn.calls and not _is_paused(exchange)
     return TurnVerdict(turn.calls, Completed() if has_ended else None)
 
 
 class OutputRun:
-    """What one run knows of its typed answer."""
+    """The state of one run's typed answer."""
 
     def __init__(self, plan: OutputPlan) -> None:
         self._plan = plan
@@ -354,7 +356,7 @@ class OutputRun:
     async def judge(
         self, turn: AssistantTurn, exchange: Exchange, *, may_repair: bool
     ) -> TurnVerdict:
-        """Return what a turn means.
+        """Judge a turn.
 
         Args:
             turn: What the model said.
@@ -370,13 +372,13 @@ class OutputRun:
         reading = partial(self._read, turn, own.values())
         read = [_blamed(one, exchange) for one in await runtime().call_in_worker(reading)]
         self._n_tries += 1
-        found = next((one for one in read if isinstance(one, OutputValue)), None)
-        if found is not None:
-            return TurnVerdict(others, Completed(found), self._results(own, read, ""))
+        first = next((one for one in read if isinstance(one, OutputValue)), None)
+        if first is not None:
+            return TurnVerdict(others, Completed(first), self._results(own, read, ""))
         problem = str(read[-1])
         if _is_refused(exchange) or self._n_tries > self._plan.retries or not may_repair:
-            said = list(own.values())[-1].arguments if own else turn.text or ""
-            missing = OutputMissing(self._summary(exchange, problem, said, may_repair))
+            answer = list(own.values())[-1].arguments if own else turn.text or ""
+            missing = OutputMissing(self._summary(exchange, problem, answer, may_repair))
             return TurnVerdict(others, Completed(missing), self._results(own, read, ""))
         self.purpose = "repair"
         if own:
@@ -387,12 +389,12 @@ class OutputRun:
     def _read(self, turn: AssistantTurn, own: Collection[ToolCall]) -> list[_Read]:
         """Read the calls that give an answer, or the text where there are none."""
         if not own:
-            return [_caught(partial(self._plan.form.read_answer, turn.text or ""))]
+            return [_read_safely(partial(self._plan.form.read_answer, turn.text or ""))]
         parsed = [parse_tool_arguments(call.arguments) for call in own]
         return [
             Unfit("the arguments are no JSON object")
             if is_error
-            else _caught(partial(self._plan.offer.tool, None, arguments or {}))
+            else _read_safely(partial(self._plan.offer.tool, None, arguments or {}))
             for arguments, is_error in parsed
         ]
 
@@ -422,7 +424,7 @@ class OutputRun:
             f"{schema}"
         )
 
-    def _summary(self, exchange: Exchange, problem: str, said: str, may_repair: bool) -> str:
+    def _summary(self, exchange: Exchange, problem: str, answer: str, may_repair: bool) -> str:
         evidence, n_tries = exchange.evidence, self._n_tries
         model = evidence.served_model or evidence.requested_model
         tries = "1 try" if n_tries == 1 else f"{n_tries} tries"
@@ -430,13 +432,13 @@ class OutputRun:
         return (
             f"model {model!r} at {evidence.endpoint or evidence.adapter} gave no "
             f"{self._plan.form.name} in {tries}{limit}. The last one: {problem}. It begins: "
-            f"{one_line_preview(said, PREVIEW_CHARS)!r}. Give it more tries with output_retries, "
+            f"{one_line_preview(answer, PREVIEW_CHARS)!r}. Give it more tries with output_retries, "
             "or ask for less"
         )
 
 
-def _caught(read: partial[Any]) -> _Read:
-    """Return what reading gives; on a worker thread, where every exception is the validators'."""
+def _read_safely(read: partial[Any]) -> _Read:
+    """Call a reader; on a worker thread, where every exception is the validators'."""
     try:
         return OutputValue(read())
     except Unfit as exc:

@@ -26,7 +26,7 @@ class Unfit(Exception):
 
     @classmethod
     def because_of(cls, error: BaseException) -> Unfit:
-        """Return what is said of an error that the code of the type raised."""
+        """Return the text about an error that the code of the type raised."""
         try:
             return cls(f"{type(error).__name__}: {error}")
         except BaseException:  # noqa: BLE001  # an error of the user whose own text fails
@@ -56,8 +56,8 @@ class OutputSpec:
     @property
     def response_format(self) -> dict[str, Any]:
         """The first form as a parameter of a request, as OpenAI's chat protocol has it."""
-        said = {"name": self.name, "schema": dict(self.schema), "strict": self.strict}
-        return {"type": "json_schema", "json_schema": said}
+        fields = {"name": self.name, "schema": dict(self.schema), "strict": self.strict}
+        return {"type": "json_schema", "json_schema": fields}
 
     def beside(self, taken: Iterable[str]) -> OutputSpec:
         """Return the same for a run that offers tools of the names `taken`."""
@@ -120,20 +120,20 @@ _JSON_TYPES: dict[type, str] = {
 def _strict(schema: object) -> dict[str, Any]:
     if not isinstance(schema, Mapping):
         raise _NotStrictError
-    given = cast("Mapping[str, Any]", schema)
-    made: dict[str, Any] = {}
+    source = cast("Mapping[str, Any]", schema)
+    strict: dict[str, Any] = {}
     words: list[str] = []
-    for key, value in given.items():
+    for key, value in source.items():
         if key in _IN_WORDS:
             if value is not None:
                 words.append(f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}")
         elif key not in _LEFT_OUT:
-            made |= _part(key, value, given)
-    made |= _described(given.get("description"), words)
-    return _closed(made, given)
+            strict |= _part(key, value, source)
+    strict |= _describe(source.get("description"), words)
+    return _close_object(strict, source)
 
 
-def _part(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _part(key: str, value: Any, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return one keyword of a schema in the strict form."""
     match key:
         case "properties" | "$defs":
@@ -144,36 +144,36 @@ def _part(key: str, value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
             return {"anyOf": [_strict(part) for part in value]}
         case "enum" | "const":
             values = value if key == "enum" else [value]
-            return {"enum": list(values)} if "type" in given else _choice(values)
+            return {"enum": list(values)} if "type" in source else _choice(values)
         case "$ref" | "type" | "title":
             return {key: value}
         case _:
             raise _NotStrictError
 
 
-def _closed(made: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _close_object(schema: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object that has these properties and no others; refuse what has no type."""
-    kind = made.get("type")
-    if kind == "object" and given.get("additionalProperties", False) is False:
-        properties = made.setdefault("properties", {})
-        return {**made, "required": list(properties), "additionalProperties": False}
-    if kind == "array" and "items" in made:
-        return made
+    kind = schema.get("type")
+    if kind == "object" and source.get("additionalProperties", False) is False:
+        properties = schema.setdefault("properties", {})
+        return {**schema, "required": list(properties), "additionalProperties": False}
+    if kind == "array" and "items" in schema:
+        return schema
     if isinstance(kind, str) and kind not in ("object", "array"):
-        return made
-    if "$ref" in made and len(made) > 1:
+        return schema
+    if "$ref" in schema and len(schema) > 1:
         # Several vendors let nothing stand beside a reference.
-        return {"anyOf": [{"$ref": made.pop("$ref")}], **made}
-    if kind is None and ("$ref" in made or "anyOf" in made):
-        return made
+        return {"anyOf": [{"$ref": schema.pop("$ref")}], **schema}
+    if kind is None and ("$ref" in schema or "anyOf" in schema):
+        return schema
     raise _NotStrictError
 
 
-def _described(description: object, words: Sequence[str]) -> dict[str, Any]:
-    said = ", ".join(words)
+def _describe(description: object, words: Sequence[str]) -> dict[str, Any]:
+    note = ", ".join(words)
     if isinstance(description, str) and description:
-        return {"description": f"{description} ({said})" if said else description}
-    return {"description": said} if said else {}
+        return {"description": f"{description} ({note})" if note else description}
+    return {"description": note} if note else {}
 
 
 def _choice(values: Sequence[object]) -> dict[str, Any]:

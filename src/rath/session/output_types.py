@@ -50,10 +50,10 @@ def read_type(wanted: object) -> tuple[Schema, bool, Parse]:
         TypeError: Pydantic has no JSON Schema for it.
     """
     try:
-        schema, parse = _adapted(wanted)
+        schema, parse = _adapt(wanted)
         is_wrapped = schema.get("type") != "object"
         if is_wrapped:
-            schema, parse = _adapted_value(wanted)
+            schema, parse = _adapt_value(wanted)
     except (pydantic.PydanticUserError, pydantic.PydanticUndefinedAnnotation, SchemaError) as exc:
         raise TypeError(f"output={wanted!r:.80} has no JSON Schema: {exc}") from exc
 
@@ -73,13 +73,13 @@ def to_plain(value: object) -> Any:
     return to_jsonable_python(value, fallback=str)
 
 
-def _adapted(wanted: object) -> tuple[Schema, Parse]:
+def _adapt(wanted: object) -> tuple[Schema, Parse]:
     adapter = pydantic.TypeAdapter[Any](cast("Any", wanted))
     schema = adapter.json_schema(schema_generator=ReadableSchemas)
     return _rooted(schema), adapter.validate_json
 
 
-def _adapted_value(wanted: object) -> tuple[Schema, Parse]:
+def _adapt_value(wanted: object) -> tuple[Schema, Parse]:
     """Return the same for an object whose one member is of the type."""
     fields: dict[str, Any] = {WRAPPED: (wanted, ...)}
     holder = pydantic.create_model("Answer", **fields)
@@ -100,11 +100,11 @@ def _rooted(schema: Schema) -> Schema:
 
 
 def _in_words(error: pydantic.ValidationError) -> str:
-    """Return what was found, place by place."""
-    found = error.errors(include_url=False, include_context=False)
-    listed = [_fault(cast("Mapping[str, Any]", fault)) for fault in found[:MAX_FAULTS]]
-    if len(found) > MAX_FAULTS:
-        listed.append(f"and {len(found) - MAX_FAULTS} more")
+    """Describe the problems, place by place."""
+    faults = error.errors(include_url=False, include_context=False)
+    listed = [_fault(cast("Mapping[str, Any]", fault)) for fault in faults[:MAX_FAULTS]]
+    if len(faults) > MAX_FAULTS:
+        listed.append(f"and {len(faults) - MAX_FAULTS} more")
     return "; ".join(listed)
 
 

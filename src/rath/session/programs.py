@@ -65,8 +65,8 @@ def exchange_of(turn: AssistantTurn, evidence: CallEvidence) -> Exchange:
 
 def find_recorded(place: Place) -> RecordedSession | None:
     """Return the session that was made at a place before, None where there is none."""
-    known = current_source()
-    found = None if known is None or place.run is None else known.find(place.new_id())
+    source = current_source()
+    found = None if source is None or place.run is None else source.find(place.new_id())
     if found is None or not is_superseded(found.body):
         return found
     return replace(found, body=latest_run(found.body), late=None)
@@ -87,15 +87,15 @@ def start_or_join(
     """
     if origin is not None:
         return claim(origin, start)
-    known = current_source()
-    return (start(), True) if known is None else known.begin(session, start)
+    source = current_source()
+    return (start(), True) if source is None else source.begin(session, start)
 
 
 def discard_recorded(place: Place) -> None:
     """Forget the session that was made at a place before."""
-    known = current_source()
-    assert known is not None, "found, so something is known"
-    known.drop(place.new_id())
+    source = current_source()
+    assert source is not None, "found, so something is known"
+    source.drop(place.new_id())
 
 
 def serve_recorded(
@@ -126,15 +126,15 @@ def serve_recorded(
             sink(entry, None)
         return await found.body
 
-    told_again: Deferred[Body] = Deferred.start(
+    recorded_run: Deferred[Body] = Deferred.start(
         wait_and_check,
         owner=found.id,
         label=f"session {short_id(found.id)} (served from its record)",
         inputs=inputs,
         on_cancel=lambda latest: latest or cancelled_body(found.id, inputs),
     )
-    alias(told_again, found.body)
-    return told_again
+    alias(recorded_run, found.body)
+    return recorded_run
 
 
 T = TypeVar("T")
@@ -149,16 +149,22 @@ def required_operation(
         ResumeMismatch: It is none of that kind.
     """
     content = found.content
-    made = None if content is None else own_operation(content.record, found.id)
-    said = "no operation" if made is None else _named(made.kind, made.workspace)
-    if made is None or (made.kind, made.workspace) != (kind, workspace):
-        raise _mismatch(place, "another operation is made", said, _named(kind, workspace))
-    return made
+    operation = None if content is None else own_operation(content.record, found.id)
+    description = (
+        "no operation"
+        if operation is None
+        else _operation_name(operation.kind, operation.workspace)
+    )
+    if operation is None or (operation.kind, operation.workspace) != (kind, workspace):
+        raise _mismatch(
+            place, "another operation is made", description, _operation_name(kind, workspace)
+        )
+    return operation
 
 
-def model_check(made: Operation, place: Place) -> Callable[[Body, Body], None]:
+def model_check(operation: Operation, place: Place) -> Callable[[Body, Body], None]:
     """Return the check that transcript and instructions are those that an operation had."""
-    return partial(_check_model, made, place)
+    return partial(_check_model, operation, place)
 
 
 def derivation_check(
@@ -180,27 +186,29 @@ def derivation_check(
     return partial(_check_parents, found, parents, place)
 
 
-def check_equal(place: Place, what: str, expected: object, found: object) -> None:
+def check_equal(place: Place, what: str, expected: object, actual: object) -> None:
     """Refuse what is not what it was.
 
     Raises:
         ResumeMismatch: It is something else.
     """
-    if expected != found:
-        raise _mismatch(place, f"{what} differs", repr(expected), repr(found))
+    if expected != actual:
+        raise _mismatch(place, f"{what} differs", repr(expected), repr(actual))
 
 
-def _check_model(made: Operation, place: Place, user: Body, agent: Body) -> None:
-    _check_rows(place, "the transcript", made.input_digest or "", user.table)
-    _check_rows(place, "the agent's instructions", rows_digest(made.head), agent.table)
+def _check_model(operation: Operation, place: Place, user: Body, agent: Body) -> None:
+    _check_rows(place, "the transcript", operation.input_digest or "", user.table)
+    _check_rows(place, "the agent's instructions", rows_digest(operation.head), agent.table)
 
 
 def _check_rows(place: Place, what: str, expected: str, rows: Iterable[ChunkRow]) -> None:
     now = rows_digest(rows)
     if now != expected:
         listed = list(rows)
-        shown = f"{len(listed)} rows with the digest {now[:12]}"
-        raise _mismatch(place, f"{what} differs", f"rows with the digest {expected[:12]}", shown)
+        description = f"{len(listed)} rows with the digest {now[:12]}"
+        raise _mismatch(
+            place, f"{what} differs", f"rows with the digest {expected[:12]}", description
+        )
 
 
 def _check_parents(
@@ -225,13 +233,13 @@ def _digest(edge: Edge) -> str | UUID:
     return edge.id if body is None else rows_digest(body.table)
 
 
-def _named(kind: str, workspace: str | None) -> str:
+def _operation_name(kind: str, workspace: str | None) -> str:
     return kind if workspace is None else f"{kind} ({workspace})"
 
 
-def _mismatch(place: Place, problem: str, expected: str, found: str) -> ResumeMismatch:
+def _mismatch(place: Place, problem: str, expected: str, actual: str) -> ResumeMismatch:
     where = f"{place.path}#{place.ordinal}"
-    return ResumeMismatch(problem, where=where, expected=expected, found=found)
+    return ResumeMismatch(problem, where=where, expected=expected, found=actual)
 
 
 Cells = tuple[Deferred[Body], ...]
@@ -269,7 +277,7 @@ def find_derivation(
 def find_selection(
     place: Place, record: Record, bodies: tuple[Body, Body], question: str
 ) -> RathLLMChatChoice | None:
-    """Return what a model chose at a place before, None where it is to be asked.
+    """Return a model's earlier choice at a place, None where it is to be asked.
 
     Args:
         place: Where it is asked.
@@ -280,14 +288,14 @@ def find_selection(
     Raises:
         ResumeMismatch: At this place something else was asked.
     """
-    for made in _operations_at(place, "select", record):
-        calls = [one for one in _of(made, record) if isinstance(one, ModelCall)]
+    for operation in _operations_at(place, "select", record):
+        calls = [one for one in _of(operation, record) if isinstance(one, ModelCall)]
         if not calls or (answer := calls[0].answer) is None:
             continue
-        model_check(made, place)(*bodies)
+        model_check(operation, place)(*bodies)
         first, call = calls[-1], calls[0]
-        asked = None if first.seen is None else first.seen.question
-        check_equal(place, "the menu", asked, question)
+        earlier = None if first.seen is None else first.seen.question
+        check_equal(place, "the menu", earlier, question)
         exchange = exchange_of(AssistantTurn(answer), call.evidence)
         return exchange.response.primary_choice
     return None
@@ -305,8 +313,8 @@ def find_verdict(place: Place, record: Record, *, name: str, judge: str) -> Verd
     Raises:
         ResumeMismatch: At this place something else was checked.
     """
-    for made in _operations_at(place, "check", record):
-        verdict = next((one for one in _of(made, record) if isinstance(one, Verdict)), None)
+    for operation in _operations_at(place, "check", record):
+        verdict = next((one for one in _of(operation, record) if isinstance(one, Verdict)), None)
         if verdict is not None:
             check_equal(place, "the check", (verdict.name, verdict.judge), (name, judge))
             return verdict
@@ -346,6 +354,6 @@ def _operations_at(place: Place, kind: OperationKind, record: Record) -> list[Op
     ]
 
 
-def _of(made: Operation, record: Record) -> Iterator[Entry]:
+def _of(operation: Operation, record: Record) -> Iterator[Entry]:
     """Yield the entries of an operation, the last one first."""
-    return (entry for entry in reversed(record) if entry.operation == made.operation)
+    return (entry for entry in reversed(record) if entry.operation == operation.operation)

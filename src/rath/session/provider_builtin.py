@@ -145,13 +145,13 @@ def candidates_for(
                 "fallbacks cannot be used with a custom executor: the executor makes the calls. "
                 "Give it dataclasses.replace(provider, fallbacks=()), and let it fall back itself"
             )
-        made = [Candidate(ExecutorClient(provider, executor), provider, origin)]
+        candidates = [Candidate(ExecutorClient(provider, executor), provider, origin)]
     else:
-        made = [Candidate(_client(provider, on_event), provider, origin)]
+        candidates = [Candidate(_client(provider, on_event), provider, origin)]
     for number, other in enumerate(provider.fallbacks, start=1):
         problem = f"fallback {number} of the provider cannot be used"
         try:
-            made.append(Candidate(_client(other, on_event), other, origin))
+            candidates.append(Candidate(_client(other, on_event), other, origin))
         except (TypeError, ValueError) as exc:
             kind = TypeError if isinstance(exc, TypeError) else ValueError
             raise kind(f"{problem}: {exc}") from exc
@@ -159,7 +159,7 @@ def candidates_for(
             exc.add_note(problem)
             raise
     context = current_replay()
-    return tuple(made) if context is None else context.candidates(tuple(made))
+    return tuple(candidates) if context is None else context.candidates(tuple(candidates))
 
 
 def _client(provider: Provider, on_event: object) -> ChatClient:

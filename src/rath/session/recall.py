@@ -85,30 +85,30 @@ def within(notes: Iterable[RecalledNote], max_tokens: int) -> tuple[RecalledNote
     They are taken in their order while they fit; the first that does not is cut, and those after
     it are left out. Notes without a text are left out too.
     """
-    left = 6 * max_tokens - _sixths(context_message(()).content or "")
-    taken: list[RecalledNote] = []
+    sixths_left = 6 * max_tokens - _sixths(context_message(()).content or "")
+    selected: list[RecalledNote] = []
     for note in notes:
         if not note.text.strip():
             continue
-        fitting = note if _fits(note, left) else _cut(note, left)
+        fitting = note if _fits(note, sixths_left) else _cut(note, sixths_left)
         if fitting is not None:
-            taken.append(fitting)
-            left -= _line_sixths(fitting)
+            selected.append(fitting)
+            sixths_left -= _line_sixths(fitting)
         if fitting is not note:
-            _log.info("recalled notes are cut after %d, at %d tokens", len(taken), max_tokens)
+            _log.info("recalled notes are cut after %d, at %d tokens", len(selected), max_tokens)
             break
-    return tuple(taken)
+    return tuple(selected)
 
 
 def _context(notes: Iterable[Note], table: ChunkTable) -> Context | None:
-    kept = within(map(_note, notes), MAX_CONTEXT_TOKENS)
-    if not kept:
+    fitting = within(map(_note, notes), MAX_CONTEXT_TOKENS)
+    if not fitting:
         return None
     at = last_user_index(table)
     return Context(
         at=len(table) if at is None else at,
-        message=context_message([note.shown for note in kept]),
-        notes=kept,
+        message=context_message([note.shown for note in fitting]),
+        notes=fitting,
     )
 
 

@@ -1,4 +1,4 @@
-"""What happened in a session: frozen entries in one closed union, append-only."""
+"""The record of a session: frozen entries in one closed union, append-only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _now() -> datetime:
 class RecordEntry(
     Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=True, gc=False
 ):
-    """What all entries of a record have."""
+    """The fields of every entry of a record."""
 
     operation: UUID
     """The operation that the entry belongs to: its run id."""
@@ -64,12 +64,12 @@ class RecordEntry(
     def __post_init__(self) -> None:
         at = self.at
         if at.tzinfo is not UTC:
-            known = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-            structs.force_setattr(self, "at", known)
+            utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+            structs.force_setattr(self, "at", utc)
 
 
 class OperationFields(RecordEntry, frozen=True, kw_only=True):
-    """What an operation says itself, and not by the digest or number of something else."""
+    """The fields of an operation that stand in its line, without digests and numbers of others."""
 
     kind: OperationKind
     place: Place
@@ -149,7 +149,7 @@ class RecalledNote(Struct, frozen=True, omit_defaults=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True, gc=False):
-    """What the model saw in one call; with the rows of the session it gives back the request."""
+    """The input of one model call; with the rows of the session it gives back the request."""
 
     head_digest: str
     n_rows: int
@@ -349,8 +349,8 @@ def unite(mine: Record, theirs: Record) -> Record:
     added = theirs.since(shared)
     if not added:
         return mine
-    known = {entry.id for entry in mine.since(shared)}
-    return mine.extend(entry for entry in added if entry.id not in known)
+    own_ids = {entry.id for entry in mine.since(shared)}
+    return mine.extend(entry for entry in added if entry.id not in own_ids)
 
 
 @dataclass(slots=True, eq=False)

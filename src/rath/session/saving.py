@@ -51,21 +51,21 @@ def save(
     """
     if path is not None and store is not None:
         raise ValueError("a session is saved to a path or to a store; give one of them")
-    whole = _whole(session)
+    complete = _complete_session(session)
     if path is not None:
         alone = FileStore.at(path, session.id)
         open_logs = open_session_files()
-        writer = _result(open_logs.lane.put(partial(_write_alone, whole, alone)))
-        open_logs.put(whole.cell, writer)
+        writer = _result(open_logs.lane.put(partial(_write_alone, complete, alone)))
+        open_logs.put(complete.cell, writer)
         return str(alone.path(session.id))
     where = open_store(store) if isinstance(store, str) else store or default_store()
     ancestors = AncestorWriter(where, running=runs_above.get())
     open_logs = open_logs_of(where)
-    _result(open_logs.lane.put(partial(ancestors.keep, whole)))
-    writer = open_logs.get(whole.cell)
-    if writer is not None and whole.cell.owner is not None:
+    _result(open_logs.lane.put(partial(ancestors.keep, complete)))
+    writer = open_logs.get(complete.cell)
+    if writer is not None and complete.cell.owner is not None:
         # What came to it at the end of its run may still be on its way.
-        _result(writer.hold(whole.cell.result().record))
+        _result(writer.hold(complete.cell.result().record))
     return stands_at(where, session.id)
 
 
@@ -82,12 +82,12 @@ def keep_derivation(session: Session) -> None:
     A failure is logged: nobody waits for it.
     """
     program = current_source()
-    given = (None if program is None else program.store) or recording_store()
-    if (given is None and not is_autosaving_lately()) or current_replay() is not None:
+    explicit = (None if program is None else program.store) or recording_store()
+    if (explicit is None and not is_autosaving_lately()) or current_replay() is not None:
         return
     try:
-        store = given or default_store()
-        put = partial(_store_in_background, store, _whole(session), runs_above.get())
+        store = explicit or default_store()
+        put = partial(_store_in_background, store, _complete_session(session), runs_above.get())
         if not session.body.at_end(put):
             put()
     except (PersistenceError, RuntimeError, ValueError, LookupError, OSError) as exc:
@@ -150,13 +150,13 @@ def remember_loaded(
 
 
 def _store_in_background(
-    store: SessionStore, whole: CompleteSession, above: frozenset[UUID]
+    store: SessionStore, complete: CompleteSession, above: frozenset[UUID]
 ) -> None:
-    if whole.cell.error() is not None:
+    if complete.cell.error() is not None:
         return
     ancestors = AncestorWriter(store, running=above)
-    done = open_logs_of(store).lane.put(partial(ancestors.keep, whole))
-    done.add_done_callback(partial(_tell_failure, whole.who.session))
+    done = open_logs_of(store).lane.put(partial(ancestors.keep, complete))
+    done.add_done_callback(partial(_tell_failure, complete.who.session))
 
 
 def _tell_failure(session: UUID, done: Future[LogWriter]) -> None:
@@ -171,7 +171,7 @@ def _tell_late_failure(session: UUID, done: Future[None]) -> None:
         _log.error("what came late to session %s is not stored: %s", session, error)
 
 
-def _whole(session: Session) -> CompleteSession:
+def _complete_session(session: Session) -> CompleteSession:
     edge = session.as_parent()
     who = Identity.of(
         session.id,
@@ -183,11 +183,11 @@ def _whole(session: Session) -> CompleteSession:
     return CompleteSession(who=who, cell=session.body, late=edge.late)
 
 
-def _write_alone(whole: CompleteSession, store: FileStore) -> LogWriter:
-    session = whole.who.session
+def _write_alone(complete: CompleteSession, store: FileStore) -> LogWriter:
+    session = complete.who.session
     writer = LogWriter(store, session, is_alone=True)
-    first = beginning(whole.who, whole.body)
-    return write_complete(writer, lambda _, __: store.replace(session), first, whole)
+    first = beginning(complete.who, complete.body)
+    return write_complete(writer, lambda _, __: store.replace(session), first, complete)
 
 
 def _result(done: Future[Any]) -> Any:

@@ -49,11 +49,11 @@ class ServedRun(Protocol):
     """Makes what stands for the tools; takes what `ToolRounds` takes."""
 
     def recall(self, given: Any) -> Any:
-        """Return what gives the recorded notes; lets go of the one that was given."""
+        """Return a recall of the recorded notes; lets go of the one that was given."""
         ...
 
     def changes_of(self, row: RowId) -> Sequence[Entry]:
-        """Return what hooks had made of the answer that a row holds."""
+        """Return the changes of hooks to the answer that a row holds."""
         ...
 
     def result_order(self, calls: Sequence[ToolCall]) -> Sequence[int]:
@@ -138,14 +138,14 @@ class RecordedSession:
 
     @property
     def written(self) -> Body:
-        """What its run had written; it has written something."""
+        """The content its run had written; it has written something."""
         body = self.body.latest
         assert body is not None
         return body
 
     @property
     def content(self) -> Body | None:
-        """What there is of it, with late entries; None where there is nothing yet."""
+        """Its content, with late entries; None where there is none yet."""
         body = self.body.latest
         if body is None or self.late is None:
             return body
@@ -153,7 +153,7 @@ class RecordedSession:
 
 
 class ResumeSource(Protocol):
-    """What a run had made before."""
+    """The sessions of an earlier run."""
 
     cancelled: CancelledRuns
 
@@ -197,12 +197,12 @@ _scope: contextvars.ContextVar[Scope] = contextvars.ContextVar("rath_scope", def
 
 
 def current_replay() -> ReplayContext | None:
-    """Return what serves operations here, None where they are really made."""
+    """Return the replay that serves operations here, None where they are really made."""
     return _scope.get().context
 
 
 def current_source() -> ResumeSource | None:
-    """Return what had been made before, None where no program is resumed."""
+    """Return the source of earlier sessions, None where no program is resumed."""
     return _scope.get().source
 
 

@@ -106,10 +106,10 @@ def select_session(
         question=_menu(workflow_descriptions),
     )
     if served is None and current_source() is not None:
-        known = _chosen_before(place, user_session, agent_session, shot.question)
+        earlier = _chosen_before(place, user_session, agent_session, shot.question)
         # One that chose nothing has failed: it is asked again.
-        if known is not None and _problem(known) is None:
-            return _chosen(known, workflow_descriptions)
+        if earlier is not None and _problem(earlier) is None:
+            return _chosen(earlier, workflow_descriptions)
     check_budget("select_session", shot.candidates)
     budget = Budget(provider, session=user_session.id, run=shot.operation)
     cells = (user_session.body, agent_session.body)
@@ -153,15 +153,17 @@ def select_session(
     return (NOTHING, "") if choice is None else _chosen(choice, workflow_descriptions)
 
 
-def _operation(run: UUID, session: UUID, place: Place, seen: tuple[str, Body]) -> Operation:
+def _operation(
+    run: UUID, session: UUID, place: Place, question_and_agent: tuple[str, Body]
+) -> Operation:
     """Return the entry of a selection that saw rows with a digest, behind an agent's."""
     return Operation(
         operation=run,
         kind="select",
         place=place,
         session=session,
-        input_digest=seen[0],
-        head=tuple(seen[1].table),
+        input_digest=question_and_agent[0],
+        head=tuple(question_and_agent[1].table),
     )
 
 
@@ -169,8 +171,8 @@ def _chosen_before(
     place: Place, user: Session, agent: Session, question: str
 ) -> RathLLMChatChoice | None:
     bodies = (user.inherited(user.body.result()), agent.body.result())
-    known: RathLLMChatChoice | None = _find_selection(place, user.record, bodies, question)
-    return known
+    choice: RathLLMChatChoice | None = _find_selection(place, user.record, bodies, question)
+    return choice
 
 
 def _menu(descriptions: tuple[str, ...]) -> str:
@@ -207,40 +209,40 @@ def _read(answer: str, descriptions: tuple[str, ...]) -> int | None:
     menu = _menu_of(descriptions)
     fenced = _FENCE.fullmatch(answer)
     text = answer if fenced is None else fenced[1]
-    whole = menu.get(_bare(text))
-    if whole is not None:
-        return whole
+    exact = menu.get(_bare(text))
+    if exact is not None:
+        return exact
     try:
         return _in_json(json.loads(text), menu)
     except (ValueError, RecursionError):
         pass
     lines = [line for line in text.splitlines() if line.strip()]
-    found = {_in_line(line, menu) for line in lines} - {None}
+    named = {_in_line(line, menu) for line in lines} - {None}
     # The first or the last line says it; beside it stands nothing that may turn its meaning.
     choices = [_in_line(line, menu) for line in (lines[0], lines[-1])]
     others = [line for line in lines if _in_line(line, menu) is None]
     is_plain = not any(_HEDGED.search(line) or line.rstrip().endswith(":") for line in others)
-    return found.pop() if len(found) == 1 and found <= set(choices) and is_plain else None
+    return named.pop() if len(named) == 1 and named <= set(choices) and is_plain else None
 
 
 def _menu_of(descriptions: tuple[str, ...]) -> dict[str, int]:
-    """Return what may be said for each candidate; a description of two of them names neither."""
+    """Return the accepted texts for each candidate; a description of two of them names neither."""
     names = [_bare(text) for text in descriptions]
-    known = {name: index for index, name in enumerate(names) if names.count(name) == 1}
+    menu = {name: index for index, name in enumerate(names) if names.count(name) == 1}
     for index, text in enumerate(descriptions):
-        known |= {_bare(f"{index}{mark} {text}"): index for mark in ":.)"}
-    known |= {str(index): index for index in range(NOTHING, len(descriptions))}
-    return dict.fromkeys(_NO_CANDIDATE, NOTHING) | known
+        menu |= {_bare(f"{index}{mark} {text}"): index for mark in ":.)"}
+    menu |= {str(index): index for index in range(NOTHING, len(descriptions))}
+    return dict.fromkeys(_NO_CANDIDATE, NOTHING) | menu
 
 
 def _in_json(value: object, menu: Mapping[str, int]) -> int | None:
-    """Return what a JSON value chooses: one itself, or as the member that says it."""
+    """Return the candidate of a JSON value: itself, or the member that names it."""
     if isinstance(value, dict):
         table = cast("dict[str, object]", value)
         members = [table[key] for key in _CHOICE_KEYS if key in table]
         members = members or (list(table.values()) if len(table) == 1 else [])
-        found = {None if isinstance(each, dict) else _in_json(each, menu) for each in members}
-        return found.pop() if len(found) == 1 else None
+        named = {None if isinstance(each, dict) else _in_json(each, menu) for each in members}
+        return named.pop() if len(named) == 1 else None
     if value is None:
         return NOTHING
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -249,10 +251,10 @@ def _in_json(value: object, menu: Mapping[str, int]) -> int | None:
 
 
 def _in_line(line: str, menu: Mapping[str, int]) -> int | None:
-    """Return what a line chooses, as a whole or in the clause with which it ends."""
-    whole = menu.get(_bare(line))
-    if whole is not None or _HEDGED.search(line):
-        return whole
+    """Return the candidate that a line names, as a whole or in its last clause."""
+    exact = menu.get(_bare(line))
+    if exact is not None or _HEDGED.search(line):
+        return exact
     *before, clause = re.split(r"[,;.][ \t]+", line.strip(_MARKUP))
     stated = _STATEMENT.fullmatch(clause)
     if stated is None or not all(map(_PREAMBLE.match, before)):

@@ -56,7 +56,7 @@ _replay_session = lazy_function("rath.session.run.replay", "replay_session")
 
 
 class Replaying:
-    """What a session can do with its record."""
+    """The replays of a session."""
 
     __slots__ = ()
 
@@ -146,7 +146,7 @@ def _show_rows(table: ChunkTable) -> str:
 def _show_row(index: int, row: ChunkRow) -> str:
     match row.content:
         case SystemText(text) | UserText(text):
-            shown = show_images(row.images, MAX_TEXT) + repr(one_line_preview(text, MAX_TEXT))
+            preview = show_images(row.images, MAX_TEXT) + repr(one_line_preview(text, MAX_TEXT))
         case AssistantTurn(text, calls):
             parts = [] if text is None else [f"text={one_line_preview(text, MAX_TEXT)!r}"]
             if calls:
@@ -155,14 +155,14 @@ def _show_row(index: int, row: ChunkRow) -> str:
                     for call in calls
                 )
                 parts.append(f"tools=[{listed}]")
-            shown = ", ".join(parts) or "(empty)"
+            preview = ", ".join(parts) or "(empty)"
         case ToolFeedback(call_id, name, body):
             text = one_line_preview(readable_json(body), MAX_TEXT)
             images = show_images(row.images, MAX_TEXT)
-            shown = f"{images}name={name!r}, id={call_id!r}, body={text!r}"
+            preview = f"{images}name={name!r}, id={call_id!r}, body={text!r}"
         case other:
-            shown = repr(one_line_preview(str(dict(other.payload)), MAX_TEXT))
-    return f"[{index}] {row.kind_name}: {shown}"
+            preview = repr(one_line_preview(str(dict(other.payload)), MAX_TEXT))
+    return f"[{index}] {row.kind_name}: {preview}"
 
 
 _late_lock = threading.Lock()
@@ -229,13 +229,15 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
                 f"a Session is made from a ChunkTable, not from {type(chunk_table).__name__}; "
                 "for text use Session.from_user_message(...)"
             )
-        made = id or next_place().new_id()
+        session_id = id or next_place().new_id()
         parents = tuple(Edge(parent) for parent in parent_session_ids)
-        given = () if cumulative_usage is None else (GivenUsage(made, cumulative_usage),)
-        table = ChunkTable().born_in(made, chunk_table)
+        prior_usage = (
+            () if cumulative_usage is None else (GivenUsage(session_id, cumulative_usage),)
+        )
+        table = ChunkTable().born_in(session_id, chunk_table)
         self._set(
-            made,
-            Deferred.of(Body(table, given=given)),
+            session_id,
+            Deferred.of(Body(table, given=prior_usage)),
             Provenance(lineage_operator, lineage_kind, parents, lineage_extras),
             Placement(sandbox_backend, sandbox_spec, sandbox=sandbox),
             provider,
@@ -254,12 +256,12 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         cls, message: str, *, images: Sequence[ImageSource] | None = ()
     ) -> Session:
         """Return a session in which the user says `message` and shows `images`, paths or bytes."""
-        return cls(ChunkTable((user_text_chunk(_checked_text(message), images=images),)))
+        return cls(ChunkTable((user_text_chunk(_check_text(message), images=images),)))
 
     @classmethod
     def from_agent_prompt(cls, prompt: str) -> Session:
         """Return a session that holds an agent's instructions."""
-        return cls(ChunkTable((system_text_chunk(_checked_text(prompt)),)))
+        return cls(ChunkTable((system_text_chunk(_check_text(prompt)),)))
 
     @classmethod
     def create(cls, kind: str = "user", text: str = "") -> Session:
@@ -280,15 +282,15 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
     def leaf(cls, text: str, *, kind: LineageKind, operator: str) -> Session:
         """Return a session of one row that `operator` made, stamped as a leaf of the graph."""
         is_user = kind is LineageKind.LEAF_USER
-        made = cls.from_user_message(text) if is_user else cls.from_agent_prompt(text)
+        session = cls.from_user_message(text) if is_user else cls.from_agent_prompt(text)
         LineageRecorder.stamp_new_session(
-            made,
+            session,
             parent_session_ids=(),
             lineage_operator=operator,
             lineage_kind=kind,
             lineage_extras=(("source", operator),),
         )
-        return made
+        return session
 
     @classmethod
     def load(
@@ -354,18 +356,18 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
 
     @property
     def cumulative_cost(self) -> CostSum:
-        """What these calls cost, in US dollars, as far as it is known; waits for the run."""
+        """The cost of these calls, in US dollars, as far as it is known; waits for the run."""
         return self.inherited(self._cell.result()).cost()
 
     @property
     def record(self) -> Record:
-        """What happened, as typed entries in order; waits for the run."""
+        """The typed entries in order; waits for the run."""
         record = self._cell.result().record
         return record if self._late is None else self._late
 
     @property
     def files(self) -> SessionFiles:
-        """What the session did to files, read from the record; reads of it wait for the run."""
+        """The file changes of the session, read from the record; reads of it wait for the run."""
         return SessionFiles(self)
 
     def evidence_of(self, row: ChunkRow) -> Entry | None:
@@ -442,9 +444,9 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
     def lineage_extras(self) -> tuple[tuple[str, Any], ...]:
         """Details of the operation; shows the outcome too once that is known."""
         body = self._cell.latest if self._cell.done() else None
-        made_by_a_run = self._lineage is not None
-        shown = outcome_extras(body.outcome) if body is not None and made_by_a_run else ()
-        return self._provenance.extras + shown
+        is_of_run = self._lineage is not None
+        outcome_fields = outcome_extras(body.outcome) if body is not None and is_of_run else ()
+        return self._provenance.extras + outcome_fields
 
     def stamp_lineage(self, stamp: LineageStamp) -> None:
         """Take over where the session comes from; `LineageRecorder` calls it."""
@@ -491,7 +493,7 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         return show_session(self.id, self.partial_table, self.lineage_operator)
 
 
-def _checked_text(text: str) -> str:
+def _check_text(text: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"expected text as a str, not {type(text).__name__}: {text!r:.80}")
     return text

@@ -208,7 +208,7 @@ class State:
 
     @property
     def unfinished(self) -> Unfinished:
-        """What the run has left open."""
+        """The unfinished part of the run."""
         undecided = {
             each.call_id for key, each in self._intents.items() if key not in self._decided
         }
@@ -231,19 +231,19 @@ class State:
         """
         self._appliers[type(event)](self, event)
 
-    def resume(self, left: Unfinished | None) -> None:
+    def resume(self, unfinished: Unfinished | None) -> None:
         """Take over the open calls that a run had left.
 
         Args:
-            left: As `unfinished` gave it; None where nothing is open.
+            unfinished: As `unfinished` gave it; None where nothing is open.
         """
-        for intent in () if left is None else left.intents:
+        for intent in () if unfinished is None else unfinished.intents:
             self._intents[intent.row, intent.call] = intent
-            if left is not None and intent.call_id in left.decided:
+            if unfinished is not None and intent.call_id in unfinished.decided:
                 self._decided.add((intent.row, intent.call))
-        for result in () if left is None else left.results:
+        for result in () if unfinished is None else unfinished.results:
             self._results[result.row, result.call] = result
-        self.inner = () if left is None else left.inner
+        self.inner = () if unfinished is None else unfinished.inner
 
     def _begin(self, event: Header) -> None:
         if self.header is not None:
@@ -305,9 +305,9 @@ class State:
         self._results[key] = event
 
     def _end_round(self, event: RoundEnd) -> None:
-        known = {line.run.id: line for line in self._results.values()}
+        lines = {line.run.id: line for line in self._results.values()}
         for name in event.results:
-            if name not in known:
+            if name not in lines:
                 raise PersistenceError(
                     f"the round of row {event.row} names result {name!r}, which is in no line "
                     "before"
@@ -316,7 +316,7 @@ class State:
             self._results.pop(key, None)
             self._close(key)
         self.inner = ()
-        for result in (known[name] for name in event.results):
+        for result in (lines[name] for name in event.results):
             run = result.run
             if result.shown is not None:
                 # Which row it becomes is known only now, when all calls of the round are done.

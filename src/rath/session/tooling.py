@@ -116,7 +116,7 @@ def tool_table(
 
 
 def tool_schemas(table: Mapping[str, Tool]) -> tuple[RathLLMFunctionTool, ...]:
-    """Return what the model is told of the tools, sorted by name."""
+    """Return the schemas of the tools for the model, sorted by name."""
     return tuple(
         RathLLMFunctionTool(
             name=table[name].name,
@@ -153,14 +153,14 @@ class ToolOffer:
 
 
 def offer(tool: Tool) -> ToolOffer:
-    """Return what the loop must know of `tool`.
+    """Return the loop's description of `tool`.
 
     Raises:
         TypeError: Its schema, its timeout or its approval cannot be what they are.
     """
     schema = dict(tool.parameters)
-    given: object = getattr(tool, "timeout", None)
-    limit = DEFAULT_TOOL_TIMEOUT if given is None else given
+    timeout: object = getattr(tool, "timeout", None)
+    limit = DEFAULT_TOOL_TIMEOUT if timeout is None else timeout
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise TypeError(f"the timeout of tool {tool.name!r} must be seconds, not {limit!r}")
     on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
@@ -188,7 +188,7 @@ def in_a_loop(tool: Tool) -> Callable[[Any, Mapping[str, Any]], Any]:
 
 
 def tool_digest(offer: ToolOffer) -> str:
-    """Return what an approval of a call is bound to beside the call: what its tool says it is."""
+    """Return the digest of a tool to which an approval is bound beside the call."""
     return json_digest([offer.schema_digest, offer.tool.description, offer.origin])
 
 

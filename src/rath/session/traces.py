@@ -102,18 +102,18 @@ def _spans(record: Sequence[Entry], table: ChunkTable, only: UUID | None) -> tup
         elif operation is not None and isinstance(entry, ToolRun):
             of_runs[entry.operation].append(_of_tool(entry, operation, calls))
     latest = {operation.session: operation for operation in operations.values()}
-    made: list[Span] = []
+    spans: list[Span] = []
     for run, operation in operations.items():
         inner = of_runs[run]
         if inner or operation.kind in ("loop", "compress"):
-            made += [_of_run(operation, inner, latest), *inner]
-    return tuple(sorted(made, key=lambda span: span.start))
+            spans += [_of_run(operation, inner, latest), *inner]
+    return tuple(sorted(spans, key=lambda span: span.start))
 
 
-def _of_run(operation: Operation, inner: Sequence[Span], known: dict[UUID, Operation]) -> Span:
+def _of_run(operation: Operation, inner: Sequence[Span], runs: dict[UUID, Operation]) -> Span:
     place = operation.place
     agent = place.path.rpartition(".")[2] if place.path else None
-    root = None if place.root is None else known.get(place.root)
+    root = None if place.root is None else runs.get(place.root)
     links = () if root is None or _is_in_call(operation) else ((_trace(root), root.operation),)
     attributes: dict[str, Attribute | None] = {
         "rath.operation": operation.kind,
@@ -204,12 +204,12 @@ def _of_tool(run: ToolRun, operation: Operation, calls: dict[RowId, UUID]) -> Sp
 
 
 def _attributes(
-    name: str, operation: Operation, known: Mapping[str, Attribute | None]
+    name: str, operation: Operation, attributes: Mapping[str, Attribute | None]
 ) -> Mapping[str, Attribute]:
     """Return the attributes that have a value, with those of every span."""
     session = str(operation.session)
     every = {"gen_ai.operation.name": name, "gen_ai.conversation.id": session}
-    own = {key: value for key, value in known.items() if value is not None}
+    own = {key: value for key, value in attributes.items() if value is not None}
     return {**every, "rath.session.id": session, **own}
 
 
@@ -224,16 +224,16 @@ def _is_in_call(operation: Operation) -> bool:
 
 def _calls_of_rows(table: ChunkTable) -> dict[RowId, UUID]:
     """Return by the row of its result which tool call it was; results stand in call order."""
-    found: dict[RowId, UUID] = {}
+    call_ids: dict[RowId, UUID] = {}
     turn, index = None, 0
     for row in table:
         if isinstance(row.content, ToolFeedback):
             if turn is not None and row.id is not None:
-                found[row.id] = call_id(turn.session, turn.index, index)
+                call_ids[row.id] = call_id(turn.session, turn.index, index)
             index += 1
         else:
             turn, index = row.id, 0
-    return found
+    return call_ids
 
 
 def export_spans(

@@ -119,7 +119,7 @@ def test_the_tool_is_offered_next_to_the_others(server: ChatServer) -> None:
 
 
 def test_the_tool_is_one_like_any_other() -> None:
-    plan = plan_output(Count, 0, candidates=(), taken=())
+    plan = plan_output(Count, 0, candidates=(), tool_names=())
     assert plan is not None
     tool = plan.offer.tool
     assert (tool.name, tool.resource_key({})) == ("final_answer", ("final_answer",))

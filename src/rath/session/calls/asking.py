@@ -18,7 +18,7 @@ from rath.session.content import json_digest
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a tool asked."""
+    """A question of a tool."""
 
     text: str
     schema: Mapping[str, Any] | None = None
@@ -26,13 +26,13 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """What an answer is bound to: a tool that asks something else has no answer yet."""
+        """The digest that binds an answer: a tool that asks something else has no answer yet."""
         return json_digest([self.text, None if self.schema is None else dict(self.schema)])
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What somebody said to a question."""
+    """An answer to a question."""
 
     question: Question
     text: str
@@ -81,10 +81,10 @@ class CurrentCall:
         """
         with self._lock:
             fitting = (one for one in self._answers if one.question.digest == question.digest)
-            found = next(fitting, None) if self.waits is None else None
-            if found is not None:
-                self._answers.remove(found)
-                return found.text
+            matching = next(fitting, None) if self.waits is None else None
+            if matching is not None:
+                self._answers.remove(matching)
+                return matching.text
         self.wait_for(question)
 
     def wait_for(self, what: Question | InnerRun) -> NoReturn:
@@ -114,7 +114,7 @@ def call_here() -> CurrentCall | None:
     return _current.get()
 
 
-def current_call(asked_by: str) -> CurrentCall:
+def current_call(caller: str) -> CurrentCall:
     """Return the call inside which the current code runs.
 
     Raises:
@@ -123,7 +123,7 @@ def current_call(asked_by: str) -> CurrentCall:
     call = _current.get()
     if call is None:
         raise RuntimeError(
-            f"{asked_by} was called outside of a tool call: only a tool that a model has called "
+            f"{caller} was called outside of a tool call: only a tool that a model has called "
             "can wait for somebody. Call it in the tool itself; a thread that the tool started "
             "needs its context, contextvars.copy_context().run(...)"
         )
@@ -157,8 +157,8 @@ def ask(question: str, schema: Any = None) -> Any:
         raise TypeError(f"a question is a str, not {type(question).__name__}")
     text = valid_unicode(question)
     if schema is None or isinstance(schema, Mapping):
-        given = None if schema is None else _as_json(cast("Mapping[str, Any]", schema))
-        return json.loads(call.answer(Question(text, given)))
+        plain_schema = None if schema is None else _as_json(cast("Mapping[str, Any]", schema))
+        return json.loads(call.answer(Question(text, plain_schema)))
     # On first use: few tools ask, and `import rath` must not load pydantic.
     from rath.session.output_types import answer_type  # noqa: PLC0415
 

@@ -38,7 +38,7 @@ _require_waiting = lazy_function("rath.session.log.open_logs", "require_waiting"
 
 
 class Deciding:
-    """What somebody can say to a session that waits."""
+    """The decisions that a session which waits can take."""
 
     __slots__ = ()
 
@@ -72,16 +72,16 @@ class Deciding:
         _check_choice(choice, result)
         _require_waiting(self.body, self.id)
         waiting = _waits(self)
-        asked = _find_unknown_call(call, self.open_calls, self.id)
+        open_call = _find_unknown_call(call, self.open_calls, self.id)
         operation = own_operation(self.record, self.id)
         assert operation is not None, "a session with open calls has an operation"
         interrupt = last_interrupt(self.record, operation.operation)
         entries: list[Entry] = []
         if interrupt is None:
-            calls = waiting.calls if isinstance(waiting, NeedsDecision) else (asked.call.id,)
+            calls = waiting.calls if isinstance(waiting, NeedsDecision) else (open_call.call.id,)
             interrupt = Interrupt(operation=operation.operation, reason="decision", calls=calls)
             entries.append(interrupt)
-        entries.append(_outcome_decision(interrupt, asked, choice, result))
+        entries.append(_outcome_decision(interrupt, open_call, choice, result))
         self.add_entries(*entries)
         return self
 
@@ -113,8 +113,10 @@ def _waits(session: SessionLike) -> Suspended:
     raise ValueError(f"session {session.id} {why}")
 
 
-def _find_unknown_call(call: str | OpenCall, known: Sequence[OpenCall], session: UUID) -> OpenCall:
-    undone = [one for one in known if one.state != "known"]
+def _find_unknown_call(
+    call: str | OpenCall, open_calls: Sequence[OpenCall], session: UUID
+) -> OpenCall:
+    undone = [one for one in open_calls if one.state != "known"]
     for one in undone:
         is_meant = one.call.id == call or one is call
         if is_meant and one.waits_for in ("approval", "input"):
@@ -124,37 +126,39 @@ def _find_unknown_call(call: str | OpenCall, known: Sequence[OpenCall], session:
                 f"decision of what became of it; use session.{method}"
             )
     if isinstance(call, OpenCall):
-        found = [one for one in undone if (one.asked_in, one.index) == (call.asked_in, call.index)]
+        matching = [
+            one for one in undone if (one.asked_in, one.index) == (call.asked_in, call.index)
+        ]
     else:
-        found = [one for one in undone if one.call.id == call]
-    if len(found) == 1:
-        return found[0]
+        matching = [one for one in undone if one.call.id == call]
+    if len(matching) == 1:
+        return matching[0]
     wanted = call.call.id if isinstance(call, OpenCall) else call
     listed = "; ".join(map(str, undone)) or "none"
-    if not found:
+    if not matching:
         raise ValueError(
             f"session {session} has no open call {wanted!r}; open are: {listed}. A call whose "
             "result is recorded is not decided about"
         )
     raise ValueError(
-        f"{len(found)} open calls of session {session} have the id {wanted!r}: {listed}. Give one "
-        "of session.open_calls instead"
+        f"{len(matching)} open calls of session {session} have the id {wanted!r}: {listed}. Give "
+        "one of session.open_calls instead"
     )
 
 
 def _outcome_decision(
-    interrupt: Interrupt, asked: OpenCall, choice: Choice, result: str | None
+    interrupt: Interrupt, open_call: OpenCall, choice: Choice, result: str | None
 ) -> Decision:
     return Decision(
         operation=interrupt.operation,
-        rows=() if asked.asked_in is None else (asked.asked_in,),
+        rows=() if open_call.asked_in is None else (open_call.asked_in,),
         interrupt=interrupt.id,
         choice=choice,
         by="Session.decide",
-        call_id=asked.call.id,
-        arguments=parse_tool_arguments(asked.call.arguments)[0],
-        tool=asked.call.name,
-        call=asked.index,
+        call_id=open_call.call.id,
+        arguments=parse_tool_arguments(open_call.call.arguments)[0],
+        tool=open_call.call.name,
+        call=open_call.index,
         text=result,
     )
 
@@ -173,13 +177,13 @@ class OpenQuestion:
 
 
 class Approving:
-    """What somebody can say to calls that wait for it before they are made, or go on."""
+    """The decisions about calls that wait before they are made, or go on."""
 
     __slots__ = ()
 
     @property
     def questions(self: SessionLike) -> tuple[OpenQuestion, ...]:
-        """What tools have asked with `rath.ask` and nobody has answered, in call order; waits."""
+        """The unanswered questions of tools that called `rath.ask`, in call order; waits."""
         return tuple(
             OpenQuestion(
                 call_id=each.call.id,
@@ -273,19 +277,19 @@ class Approving:
                 is not what was asked for.
             TypeError: The answer cannot be written as JSON.
         """
-        asked = _find_waiting_call(self, call_id, "input")
-        question = asked.said.questions[-1].interrupt
-        said = _as_json(value)
+        open_call = _find_waiting_call(self, call_id, "input")
+        question = open_call.said.questions[-1].interrupt
+        plain = _as_json(value)
         if question.schema is not None:
             try:
-                check_value(question.schema, said)
+                check_value(question.schema, plain)
             except BadArguments as exc:
                 raise ValueError(
-                    f"the answer to {question.question!r} of call {asked} is not what was asked "
-                    f"for: {exc}"
+                    f"the answer to {question.question!r} of call {open_call} is not what was "
+                    f"asked for: {exc}"
                 ) from exc
-        text = json.dumps(said, ensure_ascii=False)
-        self.add_entries(_approval_decision(question, asked, ANSWER, by=by, text=text))
+        text = json.dumps(plain, ensure_ascii=False)
+        self.add_entries(_approval_decision(question, open_call, ANSWER, by=by, text=text))
         return self
 
 
@@ -298,28 +302,28 @@ def _allow(
     text: str | None = None,
     edited: Mapping[str, Any] | None = None,
 ) -> S:
-    asked = _find_waiting_call(session, call, "approval")
+    open_call = _find_waiting_call(session, call, "approval")
     if edited is not None:
-        _check_edited(session, asked, edited)
-    interrupt = asked.said.to_allow
+        _check_edited(session, open_call, edited)
+    interrupt = open_call.said.to_allow
     assert interrupt is not None, "a call that waits for an approval says since when"
     session.add_entries(
-        _approval_decision(interrupt, asked, choice, by=by, text=text, edited=edited)
+        _approval_decision(interrupt, open_call, choice, by=by, text=text, edited=edited)
     )
     return session
 
 
-def _check_edited(session: SessionLike, asked: OpenCall, edited: Mapping[str, Any]) -> None:
+def _check_edited(session: SessionLike, open_call: OpenCall, edited: Mapping[str, Any]) -> None:
     """Check arguments against the schema that the run offered, where the record has it."""
-    made = own_operation(session.record, session.id)
-    offered = () if made is None else made.tools
-    schema = next((tool.parameters for tool in offered if tool.name == asked.call.name), None)
+    operation = own_operation(session.record, session.id)
+    offered = () if operation is None else operation.tools
+    schema = next((tool.parameters for tool in offered if tool.name == open_call.call.name), None)
     if schema is None:
         return
     try:
-        ArgumentChecker().check(asked.call.name, schema, edited)
+        ArgumentChecker().check(open_call.call.name, schema, edited)
     except BadArguments as exc:
-        raise ValueError(f"call {asked} cannot be made with these arguments: {exc}") from exc
+        raise ValueError(f"call {open_call} cannot be made with these arguments: {exc}") from exc
 
 
 def _find_waiting_call(session: SessionLike, call: str | OpenCall | None, wanted: str) -> OpenCall:
@@ -337,16 +341,16 @@ def _find_waiting_call(session: SessionLike, call: str | OpenCall | None, wanted
         )
     calls = session.open_calls if isinstance(outcome, Suspended) else ()
     fitting = [each for each in calls if _is_open_for(each, wanted)]
-    found = [each for each in fitting if call is None or _is_meant(each, call)]
+    matching = [each for each in fitting if call is None or _is_meant(each, call)]
     if call is None:
-        found = [each for each in found if each.waits_for == wanted]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+        matching = [each for each in matching if each.waits_for == wanted]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
         raise ValueError(_not_waiting(session, call, wanted, calls))
-    listed = "; ".join(map(str, found))
+    listed = "; ".join(map(str, matching))
     raise ValueError(
-        f"{len(found)} calls of session {session.id} are meant by {_named(call)}: {listed}. "
+        f"{len(matching)} calls of session {session.id} are meant by {_name_of(call)}: {listed}. "
         + ("Say which one with its id" if call is None else "Give one of session.open_calls")
     )
 
@@ -357,8 +361,8 @@ def _is_open_for(call: OpenCall, wanted: str) -> bool:
         return False
     if wanted == "approval":
         return call.said.to_allow is not None and call.state == "asked"
-    asked = call.said.questions[-1:]
-    return call.state == "suspended" and bool(asked) and call.said.child is None
+    questions = call.said.questions[-1:]
+    return call.state == "suspended" and bool(questions) and call.said.child is None
 
 
 def _is_meant(each: OpenCall, call: str | OpenCall) -> bool:
@@ -367,7 +371,7 @@ def _is_meant(each: OpenCall, call: str | OpenCall) -> bool:
     return each.call.id == call
 
 
-def _named(call: str | OpenCall | None) -> str:
+def _name_of(call: str | OpenCall | None) -> str:
     if call is None:
         return "no id"
     return repr(call.call.id if isinstance(call, OpenCall) else call)
@@ -389,7 +393,7 @@ def _not_waiting(
         f"{each} for {_article(each.waits_for or '')}: session.{_METHODS[each.waits_for or '']}"
         for each in waiting
     )
-    what = "a call" if call is None else f"a call {_named(call)}"
+    what = "a call" if call is None else f"a call {_name_of(call)}"
     where = f"; what waits: {listed}" if listed else "; nothing waits in it"
     return f"session {session.id} has not {what} that waits for {_article(wanted)}{where}"
 
@@ -416,26 +420,26 @@ def _as_json(value: Any) -> Any:
 
 def _approval_decision(
     interrupt: Interrupt,
-    asked: OpenCall,
+    open_call: OpenCall,
     choice: str,
     *,
     by: str,
     text: str | None = None,
     edited: Mapping[str, Any] | None = None,
 ) -> Decision:
-    assert asked.asked_in is not None, "a row of a run has an id"
+    assert open_call.asked_in is not None, "a row of a run has an id"
     if not isinstance(by, str):
         raise TypeError(f"by says who decides, a str, not {type(by).__name__}")
     return Decision(
         operation=interrupt.operation,
-        rows=(asked.asked_in,),
+        rows=(open_call.asked_in,),
         interrupt=interrupt.id,
         choice=choice,
         by=valid_unicode(by),
-        call_id=asked.call.id,
-        arguments=parse_tool_arguments(asked.call.arguments)[0],
-        tool=asked.call.name,
-        call=asked.index,
+        call_id=open_call.call.id,
+        arguments=parse_tool_arguments(open_call.call.arguments)[0],
+        tool=open_call.call.name,
+        call=open_call.index,
         text=text,
         edited=edited,
     )
@@ -466,7 +470,7 @@ def current_outcome(outcome: Outcome, body: Body, session: UUID, late: Record | 
 def waiting_outcome(
     calls: Sequence[OpenCall], outcome: NeedsApproval | NeedsInput | NeedsDecision, session: UUID
 ) -> Outcome:
-    """Return what a session waits for whose open calls are known; `outcome` where that is nothing.
+    """Return the outcome of a session by its open calls; `outcome` where it waits for none.
 
     Its kind is kept then, with nothing in it: the run goes on when it is given to its agent.
     """

@@ -92,7 +92,7 @@ class OneShot:
                     on_delta=emitter.sink,
                 )
             choice = exchange.response.primary_choice
-            held.said = choice.message.content
+            held.answer_text = choice.message.content
             return read(choice)
 
 
@@ -102,7 +102,7 @@ class _Held:
     def __init__(self, note: Callable[[ModelCall], None]) -> None:
         self._note = note
         self._call: ModelCall | None = None
-        self.said: str | None = None
+        self.answer_text: str | None = None
         """What the model said."""
 
     def hold(self, call: ModelCall) -> None:
@@ -123,7 +123,9 @@ class _Held:
     ) -> None:
         call = self._call
         if call is not None:
-            self._note(call if error is None else structs.replace(call, rows=(), answer=self.said))
+            self._note(
+                call if error is None else structs.replace(call, rows=(), answer=self.answer_text)
+            )
 
 
 def _as_it_is(choice: RathLLMChatChoice) -> RathLLMChatChoice:

@@ -128,7 +128,7 @@ class Renderer:
         return closing
 
     def hand_over(self) -> list[RathLLMMessage]:
-        """Return what must be said before the model is asked, if anything must."""
+        """Return the messages that a model needs before it is asked, if any."""
         return [] if self._is_paused else self._before_turn()
 
     @property
@@ -156,7 +156,7 @@ class Renderer:
         for call, original in zip(calls, turn.calls, strict=True):
             waiting = self._open.setdefault(original.id, [])
             waiting.append(RathLLMMessage("tool", _INTERRUPTED_RESULT, tool_call_id=call.id))
-        said = RathLLMMessage(
+        paused_turn = RathLLMMessage(
             "assistant",
             turn.text,
             tool_calls=tuple(encode_call(call) for call in calls) or None,
@@ -164,8 +164,8 @@ class Renderer:
             blocks=None if own is None else own.reasoning_blocks or None,
         )
         if pauses and is_at_home:
-            self._paused = said
-        return [*before, said]
+            self._paused = paused_turn
+        return [*before, paused_turn]
 
     def _named_uniquely(self, call: ToolCall) -> ToolCall:
         name, count = call.id or "call", 1
@@ -302,7 +302,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallContext:
-    """What a model call is for, and what it sees."""
+    """The purpose of a model call, and the rows that it sees."""
 
     operation: UUID
     purpose: Purpose
@@ -458,7 +458,7 @@ _log = logging.getLogger("rath.session.loop")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFrame:
-    """What stands around the rows of a session in every request of a run."""
+    """The parts around the rows of a session in every request of a run."""
 
     head: Sequence[ChunkRow]
     """The agent's rows."""
@@ -597,16 +597,16 @@ class Conversation:
 
     async def _up_to_date(self, index: int, body: Body) -> RequestBuilder:
         """Return a rendition that holds all rows; without stalling the runtime if they are many."""
-        known = self._renditions[index]
-        if known is None:
+        rendition = self._renditions[index]
+        if rendition is None:
             make = partial(RequestBuilder, self._candidates[index], self._frame, body)
             n_rows = encode_cost(self._frame.head) + encode_cost(body.table)
-            known = await offload(max(n_rows, len(body.record)), make)
-            self._renditions[index] = known
+            rendition = await offload(max(n_rows, len(body.record)), make)
+            self._renditions[index] = rendition
         else:
-            new = body.table.since(known.n_rows)
-            await offload(encode_cost(new), partial(known.follow, body))
-        return known
+            new = body.table.since(rendition.n_rows)
+            await offload(encode_cost(new), partial(rendition.follow, body))
+        return rendition
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What became of a tool call, and the entry that the record has of it."""
+"""The result of a tool call, and the entry that the record has of it."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class CheckedCall:
         """The path that its lane stands for, as it was given; None where that is something else."""
         if self.refusal is not None or len(self.key) != 2 or self.key[0] != "fs":
             return None
-        given = (self.arguments or {}).get("path")
-        is_given = isinstance(given, str) and posixpath.normpath(given) == self.key[1]
-        return given if is_given else self.key[1]
+        argument = (self.arguments or {}).get("path")
+        is_unchanged = isinstance(argument, str) and posixpath.normpath(argument) == self.key[1]
+        return argument if is_unchanged else self.key[1]
 
     @property
     def is_barrier(self) -> bool:
@@ -74,7 +74,7 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What became of one call of a round."""
+    """The result of one call of a round."""
 
     prepared: CheckedCall
     result: ResultText
@@ -99,7 +99,7 @@ class CallResult:
     """What a call waits for that was suspended."""
 
     @property
-    def shown_row(self) -> ChunkRow:
+    def result_row(self) -> ChunkRow:
         """The row in which the model reads the result."""
         call = self.prepared.call
         result = self.result
@@ -136,12 +136,12 @@ async def lane_keys(
 
 
 def interrupted(call: ToolCall, offer: ToolOffer | None) -> CallResult:
-    """Return what is known of a call that was cut off with its run before it began."""
+    """Return the result of a call that was cut off with its run before it began."""
     return CallResult(CheckedCall(call, offer), CALL_INTERRUPTED, "interrupted", is_cut_off=True)
 
 
 def deferred_call(prepared: CheckedCall) -> CallResult:
-    """Return what is known of a call that has not begun, since one before it waits."""
+    """Return the result of a call that has not begun, since one before it waits."""
     return CallResult(prepared, CALL_SUSPENDED, "suspended", is_cut_off=True)
 
 
@@ -149,12 +149,12 @@ def with_arguments(result: ResultText, arguments: Mapping[str, Any] | None) -> R
     """Return a result that says with which arguments the call was made."""
     used = json.dumps(arguments, ensure_ascii=False, default=str)
     note = json.dumps(EDITED)
-    shown = f'{{"note": {note}, "arguments": {used}, "result": {result.shown}}}'
-    return replace(result, shown=shown)
+    text = f'{{"note": {note}, "arguments": {used}, "result": {result.shown}}}'
+    return replace(result, shown=text)
 
 
 def skipped_call(call: ToolCall, offer: ToolOffer | None) -> CallResult:
-    """Return what is said of a call that stands beside the last answer a budget allows."""
+    """Return the result of a call that stands next to the last answer a budget allows."""
     return CallResult(
         CheckedCall(call, offer), encode_failure("interrupted", NOT_MADE), "interrupted"
     )
@@ -193,4 +193,4 @@ def recorded_call(finished: CallResult, operation: UUID) -> tuple[ToolRun, Chunk
     """Return the entry and the row of a call: those that it has, or new ones."""
     if finished.recorded is not None:
         return finished.recorded
-    return tool_run_entry(finished, operation=operation), finished.shown_row
+    return tool_run_entry(finished, operation=operation), finished.result_row

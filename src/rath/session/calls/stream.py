@@ -121,12 +121,12 @@ def _deliver(callback: OnEventCb, batch: list[RathLLMStreamDelta]) -> Awaitable[
 async def _deliver_async(
     callback: OnEventCb,
     batch: list[RathLLMStreamDelta],
-    begun: Awaitable[None] | None = None,
+    first: Awaitable[None] | None = None,
 ) -> None:
-    """Call and await; `begun` is what the call for the first delta gave, if it was made."""
+    """Call and await; `first` is what the call for the first delta gave, if it was made."""
     for delta in batch:
         try:
-            waiting, begun = begun or callback(delta), None
+            waiting, first = first or callback(delta), None
             if inspect.isawaitable(waiting):
                 await waiting
         except BudgetExceededError:

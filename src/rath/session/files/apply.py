@@ -21,14 +21,14 @@ from rath.session.files.diff import PLAIN_FILE
 
 
 class Writing:
-    """What is to be done below a directory; nothing of it is seen there before the end."""
+    """Planned changes below a directory; nothing of them is seen there before the end."""
 
-    def __init__(self, root: Path, aside: Path) -> None:
+    def __init__(self, root: Path, temporary: Path) -> None:
         self._root = root
-        self._aside = aside
+        self._temporary = temporary
         """Where new files wait, and old ones until all is done."""
 
-        self._n_aside = 0
+        self._n_temporary = 0
         self._removed: list[Path] = []
         self._new: list[tuple[Path, Path]] = []
         self._modes: list[tuple[Path, int]] = []
@@ -87,9 +87,9 @@ class Writing:
 
     def _take_away(self, path: Path) -> None:
         """Move a file aside, or a directory that no files are left in."""
-        kept = self._temporary_path()
-        path.rename(kept)
-        self._steps_back.append(partial(kept.rename, path))
+        backup = self._temporary_path()
+        path.rename(backup)
+        self._steps_back.append(partial(backup.rename, path))
 
     def _make_directory(self, path: Path) -> None:
         if path.is_dir():
@@ -99,8 +99,8 @@ class Writing:
         self._steps_back.append(path.rmdir)
 
     def _temporary_path(self) -> Path:
-        self._n_aside += 1
-        return self._aside / str(self._n_aside)
+        self._n_temporary += 1
+        return self._temporary / str(self._n_temporary)
 
 
 @contextmanager
@@ -113,19 +113,19 @@ def all_or_none(root: Path) -> Generator[Writing]:
     Raises:
         OSError: Something could not be done, so nothing was.
     """
-    aside = Path(tempfile.mkdtemp(prefix=".rath_apply_", dir=root))
-    writing = Writing(root, aside)
+    temporary = Path(tempfile.mkdtemp(prefix=".rath_apply_", dir=root))
+    writing = Writing(root, temporary)
     try:
         yield writing
         writing.finish()
     except BaseException as exc:
         faults = writing.step_back()
         if faults:
-            exc.add_note(f"not all could be put back, the rest is in {str(aside)!r}: {faults}")
+            exc.add_note(f"not all could be put back, the rest is in {str(temporary)!r}: {faults}")
         else:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 Contents = Callable[[str], Iterable[bytes]]
@@ -149,7 +149,7 @@ class _PathPlan:
 
 @dataclass(frozen=True)
 class _PathState:
-    """What stands at a path of the directory now; a link is not followed."""
+    """The present state of a path of the directory; a link is not followed."""
 
     place: Path
     mode: int | None = None
@@ -202,7 +202,7 @@ def apply_changes(
     root = Path(directory)
     if not root.is_dir():
         raise NotADirectoryError(f"cannot apply changes to {str(root)!r}: it is no directory")
-    wanted = {one.path: one for change in changes for one in _wanted(change)}
+    wanted = {one.path: one for change in changes for one in _plans_of(change)}
     check = _DirectoryCheck(root, wanted, contents)
     problems = [problem for path in sorted(wanted) if (problem := check.problem(wanted[path]))]
     if problems:
@@ -239,7 +239,7 @@ def contents_of(sandbox: BackendSandbox, path: str) -> Iterator[bytes]:
         offset = result.next_offset
 
 
-def _wanted(change: FileEffect) -> Iterator[_PathPlan]:
+def _plans_of(change: FileEffect) -> Iterator[_PathPlan]:
     before = None if change.before is None else change.before.digest
     after = None if change.after is None else change.after.digest
     data = None if change.after is None else change.after.data
@@ -265,13 +265,13 @@ class _DirectoryCheck:
 
     def is_done(self, one: _PathPlan) -> bool:
         """Tell whether a path is as the changes leave it."""
-        found = self.found(one.path)
+        state = self.found(one.path)
         if one.after is not None:
-            mode = found.mode or 0
-            return found.has_content(one) and (stat.S_ISLNK(mode) or (mode ^ one.mode) & 0o111 == 0)
+            mode = state.mode or 0
+            return state.has_content(one) and (stat.S_ISLNK(mode) or (mode ^ one.mode) & 0o111 == 0)
         # A file made way for a directory.
-        return found.mode is None or (
-            found.is_directory
+        return state.mode is None or (
+            state.is_directory
             and any(
                 other.after is not None and path.startswith(f"{one.path}/")
                 for path, other in self._wanted.items()
@@ -283,16 +283,16 @@ class _DirectoryCheck:
         parts = PurePosixPath(one.path).parts
         if not parts or one.path.startswith("/") or ".." in parts:
             return f"{one.path!r} leads out of the directory"
-        found = self.found(one.path)
-        if found.behind is not None:
-            above = self._wanted.get(found.behind)
-            if above is None and stat.S_ISLNK(self.found(found.behind).mode or 0):
-                return f"{one.path!r} lies behind the symbolic link {found.behind!r}"
+        state = self.found(one.path)
+        if state.behind is not None:
+            above = self._wanted.get(state.behind)
+            if above is None and stat.S_ISLNK(self.found(state.behind).mode or 0):
+                return f"{one.path!r} lies behind the symbolic link {state.behind!r}"
             if one.after is not None and (above is None or above.after is not None):
-                return f"{one.path!r} lies behind {found.behind!r}, which is no directory"
+                return f"{one.path!r} lies behind {state.behind!r}, which is no directory"
         if self.is_done(one):
             return None
-        return self._misfit(one, found) or self._missing(one, found)
+        return self._misfit(one, state) or self._missing(one, state)
 
     def content(self, one: _PathPlan) -> Iterable[bytes]:
         """Return the new content of a file."""
@@ -312,16 +312,16 @@ class _DirectoryCheck:
                 return _PathState(place, None, str(above))
         return _PathState(place, _mode(place))
 
-    def _misfit(self, one: _PathPlan, found: _PathState) -> str | None:
-        if found.digest == one.before and (found.mode is None or one.before is not None):
+    def _misfit(self, one: _PathPlan, state: _PathState) -> str | None:
+        if state.digest == one.before and (state.mode is None or one.before is not None):
             return None
-        if found.is_directory and one.before is None and self._is_emptied(found.place):
+        if state.is_directory and one.before is None and self._is_emptied(state.place):
             return None
         expected = "no file" if one.before is None else "the file that was changed"
-        found_now = (
-            "none" if found.mode is None else "a directory" if found.is_directory else "another"
+        actual = (
+            "none" if state.mode is None else "a directory" if state.is_directory else "another"
         )
-        return f"{one.path!r}: expected {expected}, found {found_now}"
+        return f"{one.path!r}: expected {expected}, found {actual}"
 
     def _is_emptied(self, directory: Path) -> bool:
         """Tell whether nothing but directories is left of a directory."""
@@ -333,8 +333,8 @@ class _DirectoryCheck:
                     return False
         return True
 
-    def _missing(self, one: _PathPlan, found: _PathState) -> str | None:
-        is_there = one.after is None or one.data is not None or found.has_content(one)
+    def _missing(self, one: _PathPlan, state: _PathState) -> str | None:
+        is_there = one.after is None or one.data is not None or state.has_content(one)
         if is_there or self._is_moved(one) or self._contents is not None:
             return None
         return (

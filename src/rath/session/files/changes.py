@@ -53,14 +53,14 @@ class _Net:
         """Follow one effect."""
         after = Version(effect.after, effect.after_mode)
         if effect.kind == "renamed" and effect.renamed_from is not None:
-            moved = self._found(effect.renamed_from, effect)
+            moved = self._track(effect.renamed_from, effect)
             del self.now[effect.renamed_from]
             self._lose(effect.path, effect.attribution)
             self.now[effect.path] = _Tracked(
                 moved.origin, after, _least_sure(moved.attribution, effect.attribution)
             )
         elif effect.after is None:
-            self._found(effect.path, effect)
+            self._track(effect.path, effect)
             self._lose(effect.path, effect.attribution)
         elif effect.before is None and effect.path not in self.now:
             # One that was deleted before is that file again.
@@ -69,12 +69,12 @@ class _Net:
             sure = _least_sure(lost or "exact", effect.attribution)
             self.now[effect.path] = _Tracked(origin, after, sure)
         else:
-            file = self._found(effect.path, effect)
+            file = self._track(effect.path, effect)
             file.now = after
             file.attribution = _least_sure(file.attribution, effect.attribution)
 
     def changes(self) -> Iterable[FileEffect]:
-        """Yield what is different from the beginning, sorted by path."""
+        """Yield the differences from the beginning, sorted by path."""
         renamed = {
             path: file.origin
             for path, file in self.now.items()
@@ -95,7 +95,7 @@ class _Net:
                 if before.blob != after.blob or (len(modes) > 1 and None not in modes):
                     yield effect_between(path, before, after, sure)
 
-    def _found(self, path: str, effect: FileEffect) -> _Tracked:
+    def _track(self, path: str, effect: FileEffect) -> _Tracked:
         """Return the file at `path`, noting that it was there when it is met for the first time."""
         if path not in self.now:
             version = Version(effect.before, effect.before_mode)
@@ -113,7 +113,7 @@ class _Net:
 
 
 def net_changes(effects: Iterable[FileEffect]) -> tuple[FileEffect, ...]:
-    """Return what the effects come to, one for each path, sorted by path.
+    """Merge effects into net changes, one for each path, sorted by path.
 
     What was created and deleted again is left out, and a file that was renamed several times was
     renamed once. The attribution of a change is that of the least sure effect behind it.
@@ -140,7 +140,7 @@ def effect_between(
     attribution: Attribution = "exact",
     renamed_from: str | None = None,
 ) -> FileEffect:
-    """Return what made the version after of the version before."""
+    """Return the effect that leads from the version before to the version after."""
     kind: EffectKind = "changed"
     if renamed_from is not None:
         kind = "renamed"
@@ -206,8 +206,8 @@ class Step:
             for reason in call.effect_gaps:
                 yield EffectGap(call, reason)
             # A call that was never made has a row that says so; one that was cut off has none.
-            was_made = call.status != "interrupted" or not call.rows
-            if call.status in _UNSEEN and was_made and call.effects_declared != "read_only":
+            was_executed = call.status != "interrupted" or not call.rows
+            if call.status in _UNSEEN and was_executed and call.effects_declared != "read_only":
                 yield EffectGap(call, _UNSEEN[call.status])
 
 
@@ -215,7 +215,7 @@ class Step:
 class FileHistory:
     """The steps that led to the files of a session, in order."""
 
-    told: list[Step]
+    all_steps: list[Step]
     """All of them: what an undo took back stands there, and then the undo."""
 
     current: list[Step]
@@ -241,13 +241,15 @@ _UNKNOWN = Here()
 def here_of(placement: Placement) -> Here:
     """Return where a session works now."""
     # A session that was loaded holds no sandbox: what it worked in is told by its record.
-    is_told = placement.is_chosen and (placement.here is not None or placement.origin is not None)
-    return Here(placement.here, placement.origin is not None if is_told else None)
+    is_recorded = placement.is_chosen and (
+        placement.here is not None or placement.origin is not None
+    )
+    return Here(placement.here, placement.origin is not None if is_recorded else None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """What is told of one workspace, in no order between both."""
+    """The entries about one workspace, in no order between both."""
 
     begin: Operation | None
     """What made the workspace; None where it was there before."""
@@ -263,32 +265,32 @@ class _Stretch:
 
 
 def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> FileHistory:
-    """Return what led to the files of a session; O(entries), once more for each undo.
+    """Return the steps that led to the files of a session; O(entries), once more for each undo.
 
     What counts is what was done in the sandbox in which the session works, by whomever the record
     tells of; before that, what was done in the one whose files it began with.
     """
     stretches: list[tuple[Operation | None, list[Step]]] = []
-    entries, beside = tuple(record), list[Entry]()
+    entries, others = tuple(record), list[Entry]()
     while True:
         stretch = _last_stretch(entries)
-        begin, steps = _placed(stretch, beside, here)
+        begin, steps = _place_stretch(stretch, others, here)
         stretches.append((begin, steps))
         if begin is None:
             break
-        entries, beside = _inputs(begin, entries[: stretch.at])
+        entries, others = _inputs(begin, entries[: stretch.at])
         here = Here(begin.origin)
-    told: list[Step] = []
+    history: list[Step] = []
     current: list[Step] = []
     for begin, steps in reversed(stretches):
         if begin is not None:
-            told.append(Step(begin, _taken_back(current, begin)))
+            history.append(Step(begin, _undone_effects(current, begin)))
             parts = _parted(current, begin.undone)
             current = current if parts is None else parts[0]
             current = [*(current if begin.workspace != "three-way" else []), Step(begin)]
-        told += steps
+        history += steps
         current += steps
-    return FileHistory(told, current)
+    return FileHistory(history, current)
 
 
 def scoped_steps(
@@ -302,10 +304,10 @@ def scoped_steps(
     require_scope(scope)
     if scope == "run":
         return own_steps(record, session)
-    told = line_of(record, here).told
+    steps = line_of(record, here).all_steps
     if scope == "whole":
-        return told
-    return told[next((at for at, step in enumerate(told) if _has_own_place(step.entry)), 0) :]
+        return steps
+    return steps[next((at for at, step in enumerate(steps) if _has_own_place(step.entry)), 0) :]
 
 
 def begins_here(entry: Entry, scope: Scope) -> bool:
@@ -344,7 +346,7 @@ def own_steps(record: Iterable[Entry], session: UUID) -> Sequence[Step]:
             place = next((_place(run) for run in _own_runs(own) if run.sandbox is not None), None)
             undone: tuple[FileEffect, ...] = ()
             if entry.undone is not None:
-                undone = _taken_back(line_of(entries[:at], Here(entry.origin)).current, entry)
+                undone = _undone_effects(line_of(entries[:at], Here(entry.origin)).current, entry)
             return [Step(entry, undone), *_steps(own, [], place)]
     return ()
 
@@ -401,7 +403,7 @@ def _place(call: ToolRun) -> str | None:
     return None if call.sandbox is None else call.sandbox.sandbox_id
 
 
-def _told_by(call: ToolRun) -> set[int]:
+def _effect_ids(call: ToolRun) -> set[int]:
     """Return the identities of the effects of a call; calls around it tell of the same objects."""
     return {id(effect) for effect in call.file_effects}
 
@@ -412,7 +414,7 @@ def _own_runs(entries: Sequence[Entry]) -> list[ToolRun]:
 
 
 def _last_stretch(entries: Sequence[Entry]) -> _Stretch:
-    """Return what is told since the last workspace was made.
+    """Return the entries since the last workspace was made.
 
     The record of a second parent counts its entries from its own beginning, so it is passed over
     as a whole, from the back. A run inside a tool call counts in the record of its own session.
@@ -441,21 +443,21 @@ def _inputs(begin: Operation, before: Sequence[Entry]) -> tuple[tuple[Entry, ...
     if begin.n_ours is None:
         return tuple(before), []
     if begin.workspace == "theirs" and begin.theirs is not None:
-        taken = tuple(begin.theirs)
-        known = {entry.id for entry in taken}
-        return taken, [entry for entry in before if entry.id not in known]
+        inherited = tuple(begin.theirs)
+        inherited_ids = {entry.id for entry in inherited}
+        return inherited, [entry for entry in before if entry.id not in inherited_ids]
     return tuple(before[: begin.n_ours]), list(before[begin.n_ours :])
 
 
-def _placed(
-    stretch: _Stretch, beside: Sequence[Entry], here: Here
+def _place_stretch(
+    stretch: _Stretch, others: Sequence[Entry], here: Here
 ) -> tuple[Operation | None, list[Step]]:
     """Return the steps in the sandbox of now, and what made it, if they go back so far."""
     runs = [run for run in _own_runs(stretch.mine) if run.sandbox is not None]
     place = here.handle
     if place is None and runs:
         place = _place(runs[-1])
-    steps = _steps(stretch.mine, [*stretch.others, *beside], place)
+    steps = _steps(stretch.mine, [*stretch.others, *others], place)
     is_own = here.is_own
     if is_own is None:
         is_own = not runs or _place(runs[0]) == place
@@ -463,25 +465,25 @@ def _placed(
 
 
 def _steps(mine: Sequence[Entry], others: Sequence[Entry], place: str | None) -> list[Step]:
-    """Return what happened in one sandbox, each effect with the innermost call that tells of it."""
+    """Return the steps in one sandbox, each effect with the innermost call that tells of it."""
     both = [*mine, *(entry for entry in others if place)]
     if len(both) > len(mine):
         both.sort(key=lambda entry: entry.at)
     foreign = {entry.id for entry in others}
-    known: set[int] = set()
-    seen_here: dict[UUID, bool] = {}
+    effect_ids: set[int] = set()
+    is_here_of: dict[UUID, bool] = {}
     steps: list[Step] = []
     for entry in both:
         effects: tuple[FileEffect, ...] = ()
         is_mine = is_here = entry.id not in foreign
         if isinstance(entry, ToolRun):
-            told = effects_in(entry, place) if is_mine or _place(entry) else ()
-            effects = tuple(effect for effect in told if id(effect) not in known)
-            known |= _told_by(entry)
+            recorded = effects_in(entry, place) if is_mine or _place(entry) else ()
+            effects = tuple(effect for effect in recorded if id(effect) not in effect_ids)
+            effect_ids |= _effect_ids(entry)
             is_here = bool(effects) or _place(entry) in ((None, place) if is_mine else (place,))
-            seen_here[entry.operation] = is_here
+            is_here_of[entry.operation] = is_here
         elif isinstance(entry, Verdict):
-            is_here = seen_here.get(entry.operation, is_here)
+            is_here = is_here_of.get(entry.operation, is_here)
         if is_here:
             steps.append(Step(entry, effects))
     return steps
@@ -498,7 +500,7 @@ def _parted(
     call = None if at is None else line[at].entry
     if not isinstance(call, ToolRun):
         return None
-    inside = _told_by(call)
+    inside = _effect_ids(call)
     before: list[Step] = []
     since: list[FileEffect] = []
     for step in line[:at]:
@@ -510,7 +512,7 @@ def _parted(
     return before, tuple(since)
 
 
-def _taken_back(line: Sequence[Step], operation: Operation) -> tuple[FileEffect, ...]:
+def _undone_effects(line: Sequence[Step], operation: Operation) -> tuple[FileEffect, ...]:
     """Return the effects of an undo; of another operation none."""
     parts = _parted(line, operation.undone)
     return () if parts is None else tuple(map(reversed_effect, net_changes(parts[1])))
@@ -543,10 +545,10 @@ def find_call(record: Iterable[Entry], call: str | ToolRun, *, own: Sequence[Ste
         raise ValueError(
             f"{len(wanted)} calls have the id {name!r}; give the ToolRun of the record itself"
         )
-    known = list(dict.fromkeys(run.call_id for run in runs))
+    call_ids = list(dict.fromkeys(run.call_id for run in runs))
     raise ValueError(
-        f"the record holds no call {name!r}.{did_you_mean(name, known)} "
-        f"Known: {', '.join(map(repr, known)) or 'none'}"
+        f"the record holds no call {name!r}.{did_you_mean(name, call_ids)} "
+        f"Known: {', '.join(map(repr, call_ids)) or 'none'}"
     )
 
 
@@ -587,7 +589,7 @@ def plan_undo(
         )
     undone = undone_effects(line, wanted)
     if gaps == "refuse":
-        _refuse_gaps(wanted, line[at:], _shared(undone, line[:at]))
+        _refuse_gaps(wanted, line[at:], _common_paths(undone, line[:at]))
     changes = net_changes(undone)
     _require_contents(wanted, changes)
     table = body.table.prefix(_rows_before(body.table, wanted))
@@ -620,20 +622,20 @@ def _turn_cut_off(table: ChunkTable, call: ToolRun) -> int | None:
     """Return how many rows stand before a call that was cut off and has no result."""
     for at, row in reversed(list(enumerate(table))):
         turn = row.content
-        asked = [each.id for each in turn.calls] if isinstance(turn, AssistantTurn) else []
-        if call.call_id not in asked:
+        call_ids = [each.id for each in turn.calls] if isinstance(turn, AssistantTurn) else []
+        if call.call_id not in call_ids:
             continue
-        earlier = set(asked[: asked.index(call.call_id)])
+        earlier = set(call_ids[: call_ids.index(call.call_id)])
         results = takewhile(lambda row: isinstance(row.content, ToolFeedback), table.since(at + 1))
-        n_kept = sum(
+        n_complete = sum(
             isinstance(row.content, ToolFeedback) and row.content.call_id in earlier
             for row in results
         )
-        return at + 1 + n_kept if n_kept else at
+        return at + 1 + n_complete if n_complete else at
     return None
 
 
-def _shared(undone: Iterable[FileEffect], before: Iterable[Step]) -> list[str]:
+def _common_paths(undone: Iterable[FileEffect], before: Iterable[Step]) -> list[str]:
     """Return the paths that a call may have changed that is not undone.
 
     Every call that ran then tells of the change: who is told of by one alone had one beside it of

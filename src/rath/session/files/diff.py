@@ -56,43 +56,46 @@ def common_runs(a: Sequence[str], b: Sequence[str]) -> list[Run]:
 
 class _Matching:
     def __init__(self, a: Sequence[str], b: Sequence[str]) -> None:
-        known: dict[str, int] = {}
+        line_ids: dict[str, int] = {}
         # Numbers are compared faster than lines.
-        self._a = [known.setdefault(line, len(known)) for line in a]
-        self._b = [known.setdefault(line, len(known)) for line in b]
+        self._a = [line_ids.setdefault(line, len(line_ids)) for line in a]
+        self._b = [line_ids.setdefault(line, len(line_ids)) for line in b]
         self._left = _IN_ALL + _PER_LINE * (len(a) + len(b))
 
     def runs(self) -> list[Run]:
         """Return the runs; works from the first region to the last."""
-        found: list[Run] = []
+        matches: list[Run] = []
         todo: list[_Region | Run] = [_Region(0, len(self._a), 0, len(self._b))]
         while todo:
             part = todo.pop()
             if isinstance(part, _Region):
                 todo.extend(reversed(self._parts(part)))
-            elif found and (found[-1].a + found[-1].size, found[-1].b + found[-1].size) == part[:2]:
-                found[-1] = found[-1]._replace(size=found[-1].size + part.size)
+            elif (
+                matches
+                and (matches[-1].a + matches[-1].size, matches[-1].b + matches[-1].size) == part[:2]
+            ):
+                matches[-1] = matches[-1]._replace(size=matches[-1].size + part.size)
             else:
-                found.append(part)
-        return [*found, Run(len(self._a), len(self._b), 0)]
+                matches.append(part)
+        return [*matches, Run(len(self._a), len(self._b), 0)]
 
-    def _parts(self, whole: _Region) -> list[_Region | Run]:
+    def _parts(self, region: _Region) -> list[_Region | Run]:
         """Return the runs and the smaller regions of a region."""
-        first, inner, last = self._equal_ends(whole)
+        first, inner, last = self._equal_ends(region)
         parts: list[_Region | Run] = [first] if first.size else []
         if inner.a < inner.a_end and inner.b < inner.b_end and self._left > 0:
-            found, rest = self._search(inner)
-            parts += (rest and self._split(inner)) or [*found, *rest]
+            matches, rest = self._search(inner)
+            parts += (rest and self._split(inner)) or [*matches, *rest]
         return [*parts, last] if last.size else parts
 
-    def _equal_ends(self, whole: _Region) -> tuple[Run, _Region, Run]:
-        a, a_end, b, b_end = whole
+    def _equal_ends(self, region: _Region) -> tuple[Run, _Region, Run]:
+        a, a_end, b, b_end = region
         while a < a_end and b < b_end and self._a[a] == self._b[b]:
             a, b = a + 1, b + 1
         while a < a_end and b < b_end and self._a[a_end - 1] == self._b[b_end - 1]:
             a_end, b_end = a_end - 1, b_end - 1
-        first = Run(whole.a, whole.b, a - whole.a)
-        return first, _Region(a, a_end, b, b_end), Run(a_end, b_end, whole.a_end - a_end)
+        first = Run(region.a, region.b, a - region.a)
+        return first, _Region(a, a_end, b, b_end), Run(a_end, b_end, region.a_end - a_end)
 
     def _search(self, region: _Region) -> tuple[list[Run], list[_Region]]:
         """Return runs of a region, and the part at its end that would have taken too long."""
@@ -123,9 +126,9 @@ class _Matching:
             for line, at in _once(self._a, a, region.a_end).items()
             if line in once_in_b
         ]
-        kept = _increasing([place for _, place in both])
+        increasing = _increasing([place for _, place in both])
         parts: list[_Region | Run] = []
-        for at, place in (both[index] for index in kept):
+        for at, place in (both[index] for index in increasing):
             parts += [_Region(a, at, b, place), Run(at, place, 1)]
             a, b = at + 1, place + 1
         return [*parts, _Region(a, region.a_end, b, region.b_end)] if parts else []
@@ -239,12 +242,12 @@ def _increasing(values: list[int]) -> list[int]:
         # Replaces what stands there; at the end it adds.
         ends[length : length + 1] = [value]
         end_at[length : length + 1] = [index]
-    kept: list[int] = []
+    longest: list[int] = []
     at = end_at[-1] if end_at else -1
     while at >= 0:
-        kept.append(at)
+        longest.append(at)
         at = before[at]
-    return kept[::-1]
+    return longest[::-1]
 
 
 PLAIN_FILE = stat.S_IFREG | 0o644
@@ -306,8 +309,8 @@ def _section(change: FileEffect, before_mode: int, after_mode: int) -> Iterator[
         return
     yield from header
     if before != after:
-        yield f"--- {_NULL if change.before is None else _named('a/' + old)}\n"
-        yield f"+++ {_NULL if change.after is None else _named('b/' + new)}\n"
+        yield f"--- {_NULL if change.before is None else _file_name('a/' + old)}\n"
+        yield f"+++ {_NULL if change.after is None else _file_name('b/' + new)}\n"
         yield from _hunks(before, after)
 
 
@@ -359,9 +362,9 @@ def _unreadable(change: FileEffect) -> str | None:
         return f"Contents of {_quoted(new)} were not kept: from {sizes}\n"
     if _is_text(before) and _is_text(after):
         return None
-    left = _NULL if before is None else _quoted("a/" + old)
+    old_name = _NULL if before is None else _quoted("a/" + old)
     right = _NULL if after is None else _quoted("b/" + new)
-    return f"Binary files {left} and {right} differ\n"
+    return f"Binary files {old_name} and {right} differ\n"
 
 
 def is_text(data: bytes) -> bool:
@@ -391,7 +394,7 @@ def _git_mode(mode: int | None) -> int:
     return stat.S_IFREG | (0o755 if mode & stat.S_IXUSR else 0o644)
 
 
-def _named(path: str) -> str:
+def _file_name(path: str) -> str:
     """Return a path as `---` and `+++` name it: a tab ends one that holds a blank."""
     quoted = _quoted(path)
     return quoted + "\t" if " " in path and quoted == path else quoted
@@ -399,8 +402,8 @@ def _named(path: str) -> str:
 
 def _quoted(path: str) -> str:
     """Return a path as git writes it, in quotes where it holds what would be misread."""
-    shown = "".join(map(_escaped, path))
-    return path if shown == path else f'"{shown}"'
+    escaped = "".join(map(_escaped, path))
+    return path if escaped == path else f'"{escaped}"'
 
 
 def _escaped(char: str) -> str:

@@ -90,7 +90,7 @@ class MergeTree(Protocol):
     """Files to merge: a frozen workspace, or what is known of one."""
 
     async def amanifest(self) -> Manifest:
-        """Return what it holds."""
+        """Return its manifest."""
         ...
 
     async def aread(self, path: str) -> bytes:
@@ -124,7 +124,7 @@ class FileConflict:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What becomes of our files, and where the sides do not agree."""
+    """The merged state of our files, and the conflicts between the sides."""
 
     changes: Mapping[str, NewFile | None]
     """What is new in our files, by path; None where a file is taken away."""
@@ -165,7 +165,7 @@ class _States:
 
 
 async def merge_trees(base: MergeTree, ours: MergeTree, theirs: MergeTree) -> Merge:
-    """Return what makes our files the merge of both sides.
+    """Return the changes that make our files the merge of both sides.
 
     What only one side changed is taken from it; texts that both changed are merged by lines.
     """
@@ -190,19 +190,19 @@ async def merge_trees(base: MergeTree, ours: MergeTree, theirs: MergeTree) -> Me
 
 
 async def merge_effects(merge: Merge, ours: MergeTree) -> tuple[FileEffect, ...]:
-    """Return what a merge changes in our files."""
+    """Return the changes of a merge to our files."""
     manifest = await ours.amanifest()
     effects: list[FileEffect] = []
     for path, new in merge.changes.items():
-        known = await _version(ours, path, manifest.get(path))
-        before = Version() if known is None else Version(known.content, known.mode)
+        version = await _version(ours, path, manifest.get(path))
+        before = Version() if version is None else Version(version.content, version.mode)
         after = Version() if new is None else Version(Blob.from_bytes(new.data), new.mode)
         effects.append(effect_between(path, before, after))
     return tuple(effects)
 
 
 async def _outcome(trees: _Trees, states: _States) -> dict[str, NewFile | None] | ConflictKind:
-    """Return what one path of ours becomes, if that changes, or why it cannot be told."""
+    """Return the merged state of one path of ours, if that changes, or why it cannot be told."""
     path, base, ours, theirs = states.path, states.base, states.ours, states.theirs
     if states.is_same or theirs == base:
         return {}
@@ -259,7 +259,7 @@ def _clashing(paths: list[_States]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMerge:
-    """What a merge changed in the files of its first side, and what it left as it was there."""
+    """The changes of a merge to the files of its first side, and its conflicts."""
 
     effects: tuple[FileEffect, ...]
     conflicts: tuple[FileConflict, ...]
@@ -276,8 +276,8 @@ def _merged(ours: Sequence[FileEffect], theirs: Sequence[FileEffect]) -> Recorde
         base.add(effect.renamed_from or effect.path, effect.before, effect.before_mode)
     mine, others = base.with_changes(ours), base.with_changes(both)
     merge = runtime().run(lambda: merge_trees(base, mine, others), label="a merge of files")
-    made = runtime().run(lambda: merge_effects(merge, mine), label="a merge of files")
-    return RecordedMerge(net_changes((*made, *alone)), merge.conflicts)
+    effects = runtime().run(lambda: merge_effects(merge, mine), label="a merge of files")
+    return RecordedMerge(net_changes((*effects, *alone)), merge.conflicts)
 
 
 def _paths(effect: FileEffect) -> set[str]:
@@ -296,22 +296,22 @@ class _Tree:
         """Note a file, None for one that is not there."""
         if blob is None:
             return
-        known = self.states.get(path)
-        mode = mode or (PLAIN_FILE if known is None else known.mode)
+        state = self.states.get(path)
+        mode = mode or (PLAIN_FILE if state is None else state.mode)
         self.states[path] = FileState(blob.digest, blob.size, mode)
         if self.contents.get(blob.digest) is None:
             self.contents[blob.digest] = blob.data
 
     def with_changes(self, changes: Iterable[FileEffect]) -> _Tree:
         """Return the tree after net changes."""
-        made = _Tree(dict(self.states), dict(self.contents))
+        tree = _Tree(dict(self.states), dict(self.contents))
         before: Mapping[str, FileState] = self.states
         for change in changes:
-            old = made.states.pop(change.renamed_from or change.path, None)
-            known = old or before.get(change.path)
-            mode = None if known is None else known.mode
-            made.add(change.path, change.after, change.after_mode or mode)
-        return made
+            old = tree.states.pop(change.renamed_from or change.path, None)
+            state = old or before.get(change.path)
+            mode = None if state is None else state.mode
+            tree.add(change.path, change.after, change.after_mode or mode)
+        return tree
 
     async def amanifest(self) -> Manifest:
         """Return the files that are known."""
@@ -332,7 +332,7 @@ class _Tree:
 
 
 def merge_in(entries: Sequence[Entry], merge: Operation) -> RecordedMerge:
-    """Return what a three-way merge did to the files of its first side; O(entries).
+    """Return the changes of a three-way merge to the files of its first side; O(entries).
 
     Args:
         entries: A record that holds the merge, or a merge of a session that made it.
@@ -349,13 +349,13 @@ def merge_in(entries: Sequence[Entry], merge: Operation) -> RecordedMerge:
         )
     ours, theirs = before[: merge.n_ours], tuple(merge.theirs or ())
     pairs = takewhile(lambda pair: pair[0].id == pair[1].id, zip(ours, theirs, strict=False))
-    known = {mine.id for mine, _ in pairs}
-    return _merged(net_changes(_effects(ours, known)), net_changes(_effects(theirs, known)))
+    own_ids = {mine.id for mine, _ in pairs}
+    return _merged(net_changes(_effects(ours, own_ids)), net_changes(_effects(theirs, own_ids)))
 
 
 def _effects(entries: Sequence[Entry], without: set[UUID]) -> Iterator[FileEffect]:
     """Yield the effects that entries tell of, but for those of some entries."""
-    for step in line_of(entries).told:
+    for step in line_of(entries).all_steps:
         entry = step.entry
         if entry.id in without:
             continue
@@ -378,7 +378,7 @@ def _before(entries: tuple[Entry, ...], merge: Operation) -> tuple[Entry, ...] |
             return entries[:at]
     for other in entries:
         if isinstance(other, Operation) and other.theirs is not None and other.id != merge.id:
-            found = _before(tuple(other.theirs), merge)
-            if found is not None:
-                return found
+            earlier = _before(tuple(other.theirs), merge)
+            if earlier is not None:
+                return earlier
     return None

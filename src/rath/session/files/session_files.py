@@ -1,4 +1,4 @@
-"""What a session did to files, read from its record."""
+"""The file changes of a session, read from its record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from rath.session.record import Operation, Record, ToolRun
 
 
 class _WithFiles(Protocol):
-    """What is asked of a session to tell of its files."""
+    """The part of a session that its file changes are read from."""
 
     @property
     def id(self) -> UUID: ...
@@ -53,7 +53,7 @@ class _WithFiles(Protocol):
 
 
 class SessionFiles:
-    """What a session did to files; `session.files` gives it.
+    """The file changes of a session; `session.files` gives it.
 
     It reads the record alone, so it works as well when the workspace is gone. What a merge of files
     did is worked out from its files while its program runs, and later from the record of both
@@ -91,7 +91,7 @@ class SessionFiles:
                 which the record tells nothing, as in a session that was loaded from a file.
         """
         require_scope(scope)
-        wanted = self._wanted(call, since)
+        wanted = self._find_wanted(call, since)
         if wanted is None:
             return tuple(each for step in self._steps(scope) for each in self._effects_of(step))
         if call is not None:
@@ -101,9 +101,9 @@ class SessionFiles:
             Step(step.entry, tuple(each.effect for each in self._effects_of(step)))
             for step in self._steps("whole")
         ]
-        known = {id(effect) for effect in undone_effects(line, wanted)}
+        effect_ids = {id(effect) for effect in undone_effects(line, wanted)}
         return tuple(
-            each for step in line for each in step.call_effects() if id(each.effect) in known
+            each for step in line for each in step.call_effects() if id(each.effect) in effect_ids
         )
 
     def changes(
@@ -113,7 +113,7 @@ class SessionFiles:
         since: str | ToolRun | None = None,
         scope: Scope = "run",
     ) -> tuple[FileEffect, ...]:
-        """Return what the effects come to: one change for each path, sorted by path.
+        """Return the net changes: one for each path, sorted by path.
 
         What was created and deleted again is left out; a file that was renamed several times was
         renamed once. The arguments are those of `effects`.
@@ -164,10 +164,10 @@ class SessionFiles:
             return runtime().run(origin.amerge, label="a merge of files").conflicts
         record = self._session.record
         operations = (entry for entry in record if isinstance(entry, Operation))
-        made = next((each for each in operations if each.session == self._session.id), None)
-        if made is None or made.workspace != "three-way":
+        merge = next((each for each in operations if each.session == self._session.id), None)
+        if merge is None or merge.workspace != "three-way":
             return ()
-        return merge_in(tuple(record), made).conflicts
+        return merge_in(tuple(record), merge).conflicts
 
     def apply_to(
         self,
@@ -197,8 +197,8 @@ class SessionFiles:
         require_gaps(gaps)
         reasons = gap_reasons(self._steps(scope))
         changes, placement = self.changes(scope=scope), self._session.placement
-        told = partial(atells_all, placement, changes)
-        if scope == "workspace" and not runtime().run(told, label="a look at the workspace"):
+        is_observed = partial(atells_all, placement, changes)
+        if scope == "workspace" and not runtime().run(is_observed, label="a look at the workspace"):
             reasons.append("somebody else worked in the workspace, or in the one it came from")
         if reasons and gaps == "refuse":
             raise ValueError(
@@ -222,7 +222,9 @@ class SessionFiles:
             )
         return steps
 
-    def _wanted(self, call: str | ToolRun | None, since: str | ToolRun | None) -> ToolRun | None:
+    def _find_wanted(
+        self, call: str | ToolRun | None, since: str | ToolRun | None
+    ) -> ToolRun | None:
         if call is not None and since is not None:
             raise ValueError("call= and since= were both given; give one")
         wanted = call if since is None else since
@@ -244,5 +246,7 @@ class SessionFiles:
 
 
 def _has_untold_calls(table: ChunkTable, record: Record) -> bool:
-    told = {row for entry in record if isinstance(entry, ToolRun) for row in entry.rows}
-    return any(isinstance(row.content, ToolFeedback) and row.id not in told for row in table)
+    recorded_rows = {row for entry in record if isinstance(entry, ToolRun) for row in entry.rows}
+    return any(
+        isinstance(row.content, ToolFeedback) and row.id not in recorded_rows for row in table
+    )

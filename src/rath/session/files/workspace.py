@@ -42,14 +42,14 @@ def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
         return Deferred.of(sandbox.freeze())
     if not sandbox.backend.capabilities().supports_workspace_copy:
         sandbox.backend.freeze(sandbox)  # raises, and says what would help
-    taken: Future[FrozenWorkspace] = Future()
-    take = partial(_take, placement.share(), taken)
+    frozen: Future[FrozenWorkspace] = Future()
+    take = partial(_take, placement.share(), frozen)
     if not cell.at_end(take):
         take()
 
     async def wait_and_tell(_: Frozen) -> FrozenWorkspace | None:
         await cell
-        return taken.result() if taken.done() else None
+        return frozen.result() if frozen.done() else None
 
     return Deferred.start(
         wait_and_tell,
@@ -60,22 +60,22 @@ def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
     )
 
 
-def _take(share: Placement, taken: Future[FrozenWorkspace]) -> None:
+def _take(share: Placement, frozen: Future[FrozenWorkspace]) -> None:
     """Freeze files at the end of a run, and give back the share of their sandbox.
 
     When a reader sees the end, they may change again. An error is told to who asks for the files.
     """
     try:
-        taken.set_result(share.held().freeze())
+        frozen.set_result(share.held().freeze())
     except RuntimeError as exc:
-        taken.set_exception(exc)
+        frozen.set_exception(exc)
     except BaseException as exc:  # noqa: BLE001  # the same, by a backend of somebody else
         error = BackendError(
             f"the files were not copied: the {share.backend} backend, asked to freeze "
             f"them, raised {type(exc).__name__}; fork without workspace='copy', or mend it"
         )
         error.__cause__ = exc
-        taken.set_exception(error)
+        frozen.set_exception(error)
     finally:
         share.drop()
 
@@ -202,7 +202,7 @@ class MergeOrigin:
         )
 
     async def amerge(self) -> Merge:
-        """Return what becomes of our files; worked out once."""
+        """Return the merged state of our files; worked out once."""
         async with self._lock:
             if not self._done:
                 ours, theirs = await self.ours.files(), await self.theirs.files()
@@ -210,12 +210,12 @@ class MergeOrigin:
         return self._done[0]
 
     async def aeffects(self) -> tuple[FileEffect, ...]:
-        """Return what the merge changed in our files."""
+        """Return the changes of the merge to our files."""
         return await merge_effects(await self.amerge(), await self.ours.files())
 
 
 def origin_above(origin: Origin | None) -> CopyOrigin | MergeOrigin | None:
-    """Return what a workspace with that origin came from, as far as it is kept in memory."""
+    """Return the origin of a workspace with that origin, as far as it is in memory."""
     if isinstance(origin, UndoOrigin):
         origin = origin.now
     if isinstance(origin, CopyOrigin):
@@ -283,16 +283,16 @@ async def _first_files(placement: Placement) -> FrozenWorkspace | None:
 
 def _changed(manifest: Manifest, changes: Sequence[FileEffect]) -> Manifest | None:
     """Return the manifest after net changes, None where a mode is not known."""
-    made = dict(manifest)
+    changed = dict(manifest)
     for change in changes:
-        made.pop(change.renamed_from or change.path, None)
+        changed.pop(change.renamed_from or change.path, None)
     for change in changes:
         if change.after is None:
             continue
         if change.after_mode is None:
             return None
-        made[change.path] = FileState(change.after.digest, change.after.size, change.after_mode)
-    return made
+        changed[change.path] = FileState(change.after.digest, change.after.size, change.after_mode)
+    return changed
 
 
 def _has_ignored(changes: Sequence[FileEffect], policy: EffectPolicy) -> bool:

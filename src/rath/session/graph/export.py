@@ -34,7 +34,7 @@ class ExportableSession(LineageCarrier, Protocol):
 
     @property
     def cumulative_usage(self) -> RathLLMTokenUsage | None:
-        """What its model calls used; waits for the run."""
+        """The token usage of its model calls; waits for the run."""
         ...
 
 
@@ -44,7 +44,7 @@ def cumulative_usage_to_jsonable(session: ExportableSession) -> dict[str, int] |
 
 
 def session_to_jsonl_row(session: ExportableSession) -> dict[str, Any]:
-    """Return what a line of the export says about a session; waits for its run."""
+    """Return the line of the export for a session; waits for its run."""
     return _row(session, session.chunk_table, session.cumulative_usage)
 
 

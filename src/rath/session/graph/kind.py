@@ -1,4 +1,4 @@
-"""What kind of operation made a session."""
+"""The kinds of operations that make sessions."""
 
 from __future__ import annotations
 

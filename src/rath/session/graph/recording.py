@@ -51,8 +51,8 @@ class LineageJournal:
 
     def find(self, session_id: UUID) -> Any:
         """Return the session of an id, or what holds its content; None where neither is known."""
-        known = self._sessions.get(session_id)
-        return None if known is None else known[0]() or known[1]
+        entry = self._sessions.get(session_id)
+        return None if entry is None else entry[0]() or entry[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +159,20 @@ class LineageRecorder:
         Raises:
             TypeError: `session` is not a Session.
         """
-        known: Any = session
+        stamped: Any = session
         if not hasattr(session, "stamp_lineage"):
             raise TypeError(
                 f"cannot stamp a {type(session).__name__} with lineage; expected a Session"
             )
         stamp = LineageRecorder.record_operation(
-            known.id,
+            stamped.id,
             parent_session_ids=parent_session_ids,
             operator=lineage_operator,
             kind=lineage_kind,
             extras=lineage_extras,
         )
         if stamp is not None:
-            known.stamp_lineage(stamp)
+            stamped.stamp_lineage(stamp)
 
 
 def lineage_extras_to_jsonable(extras: tuple[tuple[str, Any], ...]) -> list[list[Any]]:
@@ -267,7 +267,7 @@ def stamped(
 
 
 def content_of(edge: Edge) -> Any:
-    """Return what is known by now of a session's content, with late entries; None for nothing."""
+    """Return the content of a session known by now, with late entries; None for nothing."""
     body = None if edge.body is None else edge.body.latest
     return body if body is None or edge.late is None else replace(body, record=edge.late)
 
@@ -282,28 +282,28 @@ def ancestry(heads: Iterable[Edge]) -> Iterable[Edge]:
 
     Of a session that is met at several moments the one counts at which most was known of it.
     """
-    found: dict[UUID, Edge] = {}
+    edges: dict[UUID, Edge] = {}
     for head in heads:
         # Chains may be longer than the stack of Python.
         stack: list[tuple[Edge, bool]] = [(head, False)]
         while stack:
             edge, has_parents = stack.pop()
-            known = found.get(edge.id)
-            if has_parents or (known is not None and _n_known(known) < _n_known(edge)):
-                found[edge.id] = edge
-            elif known is None:
+            earlier = edges.get(edge.id)
+            if has_parents or (earlier is not None and _n_known(earlier) < _n_known(edge)):
+                edges[edge.id] = edge
+            elif earlier is None:
                 stack.append((edge, True))
                 stack.extend((parent, False) for parent in reversed(parents_of(edge)))
-    return found.values()
+    return edges.values()
 
 
 def nearest_first(head: Edge) -> Iterator[Edge]:
     """Yield a session and what it came from, each once, the nearest first."""
-    todo, known = deque([head]), set[UUID]()
+    todo, visited = deque([head]), set[UUID]()
     while todo:
         edge = todo.popleft()
-        if edge.id not in known:
-            known.add(edge.id)
+        if edge.id not in visited:
+            visited.add(edge.id)
             yield edge
             todo.extend(parents_of(edge))
 

@@ -91,17 +91,17 @@ def ancestors_bfs(by_id: Mapping[UUID, GraphNode], start_id: UUID) -> tuple[UUID
     """
     if start_id not in by_id:
         raise _unknown(start_id)
-    found: dict[UUID, None] = {}
+    ancestors: dict[UUID, None] = {}
     queue = deque([start_id])
     while queue:
         child_id = queue.popleft()
         for parent_id in by_id[child_id].parent_session_ids:
             if parent_id not in by_id:
                 raise _missing_parent(parent_id, child_id)
-            if parent_id not in found and parent_id != start_id:
-                found[parent_id] = None
+            if parent_id not in ancestors and parent_id != start_id:
+                ancestors[parent_id] = None
                 queue.append(parent_id)
-    return tuple(found)
+    return tuple(ancestors)
 
 
 def descendants_dfs_preorder(by_id: Mapping[UUID, GraphNode], root_id: UUID) -> tuple[UUID, ...]:
@@ -118,14 +118,14 @@ def descendants_dfs_preorder(by_id: Mapping[UUID, GraphNode], root_id: UUID) -> 
     children: dict[UUID, list[UUID]] = {}
     for parent_id, child_id in edge_pairs(by_id):
         children.setdefault(parent_id, []).append(child_id)
-    found: dict[UUID, None] = {}
+    descendants: dict[UUID, None] = {}
     stack = list(children.get(root_id, ()))
     while stack:
         node_id = stack.pop()
-        if node_id not in found and node_id != root_id:
-            found[node_id] = None
+        if node_id not in descendants and node_id != root_id:
+            descendants[node_id] = None
             stack.extend(reversed(children.get(node_id, ())))
-    return tuple(found)
+    return tuple(descendants)
 
 
 def validate_acyclic(by_id: Mapping[UUID, GraphNode]) -> None:

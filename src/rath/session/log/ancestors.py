@@ -84,18 +84,18 @@ class AncestorWriter:
             if edge.body is not None:
                 self._note_place(edge.body, edge.place)
 
-    def keep(self, whole: CompleteSession) -> LogWriter:
+    def keep(self, complete: CompleteSession) -> LogWriter:
         """Store a session and what it came from, and return what holds it.
 
         Raises:
             PersistenceError: It cannot be written.
         """
-        self.keep_ancestors(whole.who.provenance.parents)
-        known = self._known(whole.cell, whole.late)
-        if known is None:
-            return self._keep(whole)
-        self._note_place(whole.cell, whole.who.place)
-        return known
+        self.keep_ancestors(complete.who.provenance.parents)
+        writer = self._writer_of(complete.cell, complete.late)
+        if writer is None:
+            return self._keep(complete)
+        self._note_place(complete.cell, complete.who.place)
+        return writer
 
     def stored(self, parents: Sequence[Edge]) -> list[Edge]:
         """Return the parents that are stored, of which ranges can be told.
@@ -104,31 +104,31 @@ class AncestorWriter:
         that only passes on that another waits is made anew when that goes on, with other rows: in
         its place those stand that it came from.
         """
-        found: dict[UUID, Edge] = {}
+        edges: dict[UUID, Edge] = {}
         todo = list(parents[::-1])
         while todo:
             edge = todo.pop()
-            if not _is_there(edge) or edge.id in found:
+            if not _is_there(edge) or edge.id in edges:
                 continue
             if _is_passed_on(edge):
                 todo += edge.provenance.parents[::-1] if edge.provenance is not None else ()
             elif self._store.holds(edge.id):
-                found[edge.id] = edge
-        return list(found.values())
+                edges[edge.id] = edge
+        return list(edges.values())
 
     def _missing(self, parents: Sequence[Edge]) -> Iterator[Edge]:
-        """Yield what is not known to be stored, a parent before its children; no recursion."""
-        seen: set[int] = set()
+        """Yield ancestors not known to be stored, a parent before its children; no recursion."""
+        visited: set[int] = set()
         todo = [(edge, False) for edge in reversed(parents)]
         while todo:
             edge, is_next = todo.pop()
             if is_next:
                 yield edge
-            elif _is_there(edge) and id(edge.body) not in seen:
+            elif _is_there(edge) and id(edge.body) not in visited:
                 assert edge.body is not None
-                seen.add(id(edge.body))
+                visited.add(id(edge.body))
                 # What is stored was stored after all that it came from.
-                if self._known(edge.body, edge.late) is None:
+                if self._writer_of(edge.body, edge.late) is None:
                     todo.append((edge, True))
                     above = () if edge.provenance is None else edge.provenance.parents
                     todo += [(parent, False) for parent in reversed(above)]
@@ -141,8 +141,8 @@ class AncestorWriter:
         if writer is not None and writer.error is None and writer.is_at_rest:
             writer.place(place)
 
-    def _known(self, cell: Deferred[Any], late: Record | None) -> LogWriter | None:
-        """Return what holds a session, all of it, None where nothing is known to."""
+    def _writer_of(self, cell: Deferred[Any], late: Record | None) -> LogWriter | None:
+        """Return the writer that holds all of a session, None where none is known to."""
         writer = self._open_logs.get(cell)
         if writer is None or writer.error is not None:
             return None
@@ -155,67 +155,69 @@ class AncestorWriter:
             writer.hold(late).result()
         return writer
 
-    def _keep(self, whole: CompleteSession) -> LogWriter:
+    def _keep(self, complete: CompleteSession) -> LogWriter:
         """Store a session, whose parents are stored, unless its log is there."""
-        session = whole.who.session
+        session = complete.who.session
         running = running_writer(session)
         if running is not None and running.store is self._store:
             running.settled().result()
             return running
         try:
-            writer = self._found(whole) or self._write(whole)
+            writer = self._existing_writer(complete) or self._write(complete)
         except PersistenceError:
             # Another process may have stored it meanwhile.
-            found = self._found(whole)
-            if found is None:
+            existing = self._existing_writer(complete)
+            if existing is None:
                 raise
-            writer = found
-        self._open_logs.put(whole.cell, writer)
+            writer = existing
+        self._open_logs.put(complete.cell, writer)
         return writer
 
-    def _found(self, whole: CompleteSession) -> LogWriter | None:
+    def _existing_writer(self, complete: CompleteSession) -> LogWriter | None:
         """Return the writer of a log that is there and holds a session, None if there is none."""
-        session = whole.who.session
+        session = complete.who.session
         log = self._store.read(session)
-        if log is None or (self._open_logs.is_outdated(session) and not _is_same(log, whole.body)):
+        if log is None or (
+            self._open_logs.is_outdated(session) and not _is_same(log, complete.body)
+        ):
             return None
         is_going_on = self._store.is_being_written(session)
-        if not log.is_finished and not is_going_on and not self._holds(log, whole):
+        if not log.is_finished and not is_going_on and not self._holds(log, complete):
             return None
         writer = LogWriter.of_stored(self._store, session)
-        if whole.late is not None and not is_going_on:
-            writer.hold(whole.late).result()
+        if complete.late is not None and not is_going_on:
+            writer.hold(complete.late).result()
         return writer
 
-    def _holds(self, log: StoredLog, whole: CompleteSession) -> bool:
+    def _holds(self, log: StoredLog, complete: CompleteSession) -> bool:
         """Tell whether a log that a writer has left unfinished holds all of a session."""
-        body = whole.body
-        if whole.who.session not in self._running and not isinstance(body.outcome, Suspended):
+        body = complete.body
+        if complete.who.session not in self._running and not isinstance(body.outcome, Suspended):
             return False  # its run has ended, and the log does not say so
         written = _readable(log)
         if written is None:
             return False
         return written.state.n_rows >= len(body.table) and written.n_entries >= len(body.record)
 
-    def _write(self, whole: CompleteSession) -> LogWriter:
-        session, body = whole.who.session, whole.body
+    def _write(self, complete: CompleteSession) -> LogWriter:
+        session, body = complete.who.session, complete.body
         log = self._store.read(session)
         written = None if log is None else _readable(log)
         opening: Opening
         if written is None or not is_beginning(written, body):
             writer = LogWriter(self._store, session)
-            parents = self.stored(whole.who.provenance.parents)
-            first = beginning(whole.who, body, parents=parents)
+            parents = self.stored(complete.who.provenance.parents)
+            first = beginning(complete.who, body, parents=parents)
             opening = partial(_new_log, log)
         else:
             writer = LogWriter(self._store, session, written=written)
             # Its writer may have been cut off after the trailer, before the log had its name.
             again = [Reopened(datetime.now(UTC))] if written.reader.is_over else []
-            first = LogStart([*again, *lines_since(written, body)], 0, whole.who.place)
+            first = LogStart([*again, *lines_since(written, body)], 0, complete.who.place)
             size = written.reader.n_good
             opening = partial(_reopened, size, size + written.n_torn)
-        is_whole = session not in self._running
-        write_complete(writer, opening, first, whole, is_whole=is_whole)
+        has_ended = session not in self._running
+        write_complete(writer, opening, first, complete, has_ended=has_ended)
         self._open_logs.renew(session)
         return writer
 
@@ -224,9 +226,9 @@ def write_complete(
     writer: LogWriter,
     opening: Opening,
     first: LogStart,
-    whole: CompleteSession,
+    complete: CompleteSession,
     *,
-    is_whole: bool = True,
+    has_ended: bool = True,
 ) -> LogWriter:
     """Write a session at once; blocks.
 
@@ -234,32 +236,32 @@ def write_complete(
         writer: Writes the log.
         opening: Gives the log.
         first: All rows and entries of the run that are not in the log yet.
-        whole: The session.
-        is_whole: Whether the run of the session has ended.
+        complete: The session.
+        has_ended: Whether the run of the session has ended.
 
     Raises:
         PersistenceError: It cannot be written.
     """
-    body = whole.body
-    left = body.unfinished
-    first = replace(first, lines=[*first.lines, *open_lines(left)])
-    begun = writer.open(opening, lambda: first)
-    if is_whole and (left is None or left.has_ended):
+    body = complete.body
+    unfinished = body.unfinished
+    first = replace(first, lines=[*first.lines, *open_lines(unfinished)])
+    opened = writer.open(opening, lambda: first)
+    if has_ended and (unfinished is None or unfinished.has_ended):
         writer.finish(lambda: [trailer_of(body)]).result()
     else:
-        writer.leave(None if left is None else left.failure).result()
-        begun.result()
-    if whole.late is not None:
-        writer.hold(whole.late).result()
+        writer.leave(None if unfinished is None else unfinished.failure).result()
+        opened.result()
+    if complete.late is not None:
+        writer.hold(complete.late).result()
     return writer
 
 
-def open_lines(left: Unfinished | None, *, known: Unfinished | None = None) -> list[Event]:
+def open_lines(unfinished: Unfinished | None, *, known: Unfinished | None = None) -> list[Event]:
     """Return the lines of calls that are open, but for those that are known."""
-    if left is None:
+    if unfinished is None:
         return []
     there = () if known is None else (*known.intents, *known.results)
-    lines: list[Event] = [*left.intents, *left.results]
+    lines: list[Event] = [*unfinished.intents, *unfinished.results]
     return [line for line in lines if line not in there]
 
 
@@ -290,12 +292,12 @@ def _is_passed_on(edge: Edge) -> bool:
     body: Body = edge.body.result()
     if not isinstance(body.outcome, Suspended):
         return False
-    made = own_operation(body.record, edge.id)
-    return made is None or made.kind not in ("loop", "compress")
+    operation = own_operation(body.record, edge.id)
+    return operation is None or operation.kind not in ("loop", "compress")
 
 
 def _readable(log: StoredLog) -> ParsedLog | None:
-    """Return what an unfinished log holds, None where it cannot be believed."""
+    """Return the content of an unfinished log, None where it cannot be believed."""
     try:
         read = read_lines(log.data, log.where, is_finished=log.is_finished)
         return parse_log(read, is_finished=log.is_finished)

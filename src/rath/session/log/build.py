@@ -49,7 +49,7 @@ class Ranges(Generic[T]):
         known: A size, and the digest over that many items.
     """
 
-    __slots__ = ("_known", "_to_bytes", "items")
+    __slots__ = ("_prefixes", "_to_bytes", "items")
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class Ranges(Generic[T]):
     ) -> None:
         self.items = items
         self._to_bytes = to_bytes
-        self._known: list[tuple[int, Hash]] = [(0, sha256())]
+        self._prefixes: list[tuple[int, Hash]] = [(0, sha256())]
         if known is not None and known[0]:
-            self._known.append(known)
+            self._prefixes.append(known)
 
     def digest(self, start: int, stop: int) -> str:
         """Return the sha256 over the items from `start` to `stop`, in hex."""
@@ -71,16 +71,16 @@ class Ranges(Generic[T]):
 
     def known(self, size: int) -> tuple[int, Hash]:
         """Return `size` and the digest over that many items, which must not be changed."""
-        at = bisect_right(self._known, size, key=lambda known: known[0])
-        n_hashed, digest = self._known[at - 1]
+        at = bisect_right(self._prefixes, size, key=lambda known: known[0])
+        n_hashed, digest = self._prefixes[at - 1]
         if n_hashed != size:
             digest = self._grown(digest.copy(), n_hashed, size)
-            self._known.insert(at, (size, digest))
+            self._prefixes.insert(at, (size, digest))
         return size, digest
 
     def extended(self, items: Sequence[T]) -> Ranges[T]:
         """Return these and some more."""
-        return Ranges(self.items.extend(items), self._to_bytes, self._known[-1])
+        return Ranges(self.items.extend(items), self._to_bytes, self._prefixes[-1])
 
     def _grown(self, digest: Hash, start: int, stop: int) -> Hash:
         digest.update(b"".join(map(self._to_bytes, self.items.prefix(stop).since(start))))
@@ -93,7 +93,7 @@ def joined(
     to_bytes: Callable[[T], bytes],
     what: str,
 ) -> tuple[Ranges[T], PersistenceError | None]:
-    """Return what a session begins with, up to the first range that cannot be had, and why.
+    """Join the inherited ranges, up to the first one that cannot be had, and say why.
 
     The first range shares the memory of the session that it is from.
 
@@ -103,17 +103,17 @@ def joined(
         to_bytes: What is hashed of one.
         what: What they are, for messages: "rows" or "entries".
     """
-    made = Ranges(Vector[T](), to_bytes)
+    ranges = Ranges(Vector[T](), to_bytes)
     for part in parts:
         source = find(part.session)
         problem = _problem(part, source, what)
         if problem is not None or source is None:
-            return made, problem
-        if not len(made.items) and not part.start:
-            made = Ranges(source.items.prefix(part.stop), to_bytes, source.known(part.stop))
+            return ranges, problem
+        if not len(ranges.items) and not part.start:
+            ranges = Ranges(source.items.prefix(part.stop), to_bytes, source.known(part.stop))
         else:
-            made = made.extended(source.items.prefix(part.stop).since(part.start))
-    return made, None
+            ranges = ranges.extended(source.items.prefix(part.stop).since(part.start))
+    return ranges, None
 
 
 def _problem(part: AncestorRange, source: Ranges[T] | None, what: str) -> PersistenceError | None:
@@ -187,25 +187,25 @@ def build(
     """
     built = dict(known)
     for content in contents:
-        built[content.header.session] = _built(content, built, recover=recover)
+        built[content.header.session] = _build_one(content, built, recover=recover)
     return built
 
 
-def _built(
+def _build_one(
     content: ParsedLog, built: Mapping[UUID, LoadedSession], *, recover: bool
 ) -> LoadedSession:
     header = content.header
     rows, no_rows = joined(header.rows, partial(_rows_of, built), _row_digest, "rows")
     entries, no_entries = joined(header.entries, partial(_entries_of, built), _entry_id, "entries")
     problem = no_rows or no_entries
-    n_begun = n_of_run = len(entries.items)
+    n_inherited = n_of_run = len(entries.items)
     outcome: Outcome = NeedsDecision(header.session, ())
     if problem is None:
         own, problem = _with_second_parents(content, entries.items, built)
         rows, entries = rows.extended(content.rows), entries.extended(sharing_effects(own))
         rows = _before_its_summary(content, rows, built)
         n_own = content.state.n_of_run
-        n_of_run = n_begun + (len(own) if n_own is None else n_own)
+        n_of_run = n_inherited + (len(own) if n_own is None else n_own)
         problem = problem or _miscounted(content, len(rows.items), n_of_run)
         outcome = content.state.outcome
     damage = content.problem
@@ -219,7 +219,7 @@ def _built(
         rows=rows,
         entries=entries,
         n_of_run=n_of_run,
-        cell=Deferred.of(Body(table, record, outcome, _given(content), content.unfinished)),
+        cell=Deferred.of(Body(table, record, outcome, _prior_usage(content), content.unfinished)),
         provenance=_provenance(header, built),
         problem=damage,
     )
@@ -229,9 +229,9 @@ def _before_its_summary(
     content: ParsedLog, rows: Ranges[ChunkRow], built: Mapping[UUID, LoadedSession]
 ) -> Ranges[ChunkRow]:
     """Return the rows of a log; of a compression that has none yet, those of its input."""
-    made, parents = content.operation, content.header.parents
-    is_begun = content.state.trailer is None and not len(rows.items)
-    if not is_begun or made is None or made.kind != "compress" or not parents:
+    operation, parents = content.operation, content.header.parents
+    has_only_header = content.state.trailer is None and not len(rows.items)
+    if not has_only_header or operation is None or operation.kind != "compress" or not parents:
         return rows
     user = built.get(parents[0])
     return rows if user is None else user.rows
@@ -242,31 +242,31 @@ def _provenance(header: Header, built: Mapping[UUID, LoadedSession]) -> Provenan
     return Provenance(header.operator, header.kind, edges, header.extras)
 
 
-def _edge(header: Header, parent: UUID, known: LoadedSession | None) -> Edge:
-    if known is None:
+def _edge(header: Header, parent: UUID, loaded: LoadedSession | None) -> Edge:
+    if loaded is None:
         return Edge(parent)
     n_rows = max((part.stop for part in header.rows if part.session == parent), default=None)
     if n_rows is None:
-        said = dict(header.extras).get(PARENT_ROWS)
-        n_rows = said if isinstance(said, int) else None
+        n_rows_field = dict(header.extras).get(PARENT_ROWS)
+        n_rows = n_rows_field if isinstance(n_rows_field, int) else None
     n_entries = max((part.stop for part in header.entries if part.session == parent), default=0)
     # A parent that was recovered may have less than it had.
-    n_entries = min(n_entries, len(known.entries.items))
-    if n_rows is not None and n_rows < len(known.rows.items) and header.operator != UNDO:
+    n_entries = min(n_entries, len(loaded.entries.items))
+    if n_rows is not None and n_rows < len(loaded.rows.items) and header.operator != UNDO:
         # It has gone on since: what was made inside one of its calls knew its rows so far.
-        body = Deferred.of(known.body_at(n_rows, n_entries))
-        return Edge(parent, body, known.provenance, place=_place(known))
-    late = known.entries.items.prefix(n_entries) if n_entries > known.n_of_run else None
-    return Edge(parent, known.cell, known.provenance, late, _place(known))
+        body = Deferred.of(loaded.body_at(n_rows, n_entries))
+        return Edge(parent, body, loaded.provenance, place=_place(loaded))
+    late = loaded.entries.items.prefix(n_entries) if n_entries > loaded.n_of_run else None
+    return Edge(parent, loaded.cell, loaded.provenance, late, _place(loaded))
 
 
-def _place(known: LoadedSession) -> PlacementRef:
-    line = known.content.place
+def _place(loaded: LoadedSession) -> PlacementRef:
+    line = loaded.content.place
     where = line.sandbox_backend, line.sandbox_spec, line.sandbox_handle_id
     return PlacementRef(*where, line.workspace)
 
 
-def _given(content: ParsedLog) -> tuple[GivenUsage, ...]:
+def _prior_usage(content: ParsedLog) -> tuple[GivenUsage, ...]:
     trailer = content.state.trailer
     if content.reader.takes_more or trailer is None or trailer.usage is None:
         return content.header.given
@@ -275,14 +275,14 @@ def _given(content: ParsedLog) -> tuple[GivenUsage, ...]:
 
 
 def _with_second_parents(
-    content: ParsedLog, begun: Record, built: Mapping[UUID, LoadedSession]
+    content: ParsedLog, inherited: Record, built: Mapping[UUID, LoadedSession]
 ) -> tuple[list[Entry], PersistenceError | None]:
     """Return the own entries, merges with the record that the second parent had."""
     decoder = content.reader.decoder
-    by_id = {entry.id: entry for entry in (*begun, *content.entries)} if decoder.theirs else {}
-    made: list[Entry] = []
+    by_id = {entry.id: entry for entry in (*inherited, *content.entries)} if decoder.theirs else {}
+    entries: list[Entry] = []
     problem: PersistenceError | None = None
-    for at, entry in enumerate(content.entries, len(begun)):
+    for at, entry in enumerate(content.entries, len(inherited)):
         if isinstance(entry, Operation):
             theirs = decoder.theirs.get(entry.id, ())
             if theirs and all(each in by_id for each in theirs):
@@ -291,20 +291,24 @@ def _with_second_parents(
                 entry, lacks = _with_second_parent(content, entry, built)
                 problem = problem or lacks
             problem = problem or _overcounted(content, entry, at)
-        made.append(entry)
-    return made, problem
+        entries.append(entry)
+    return entries, problem
 
 
-def _overcounted(content: ParsedLog, made: Operation, at: int) -> PersistenceError | None:
+def _overcounted(content: ParsedLog, operation: Operation, at: int) -> PersistenceError | None:
     """Return why an operation of this session cannot have begun with so many entries.
 
     What ran inside a tool call stands in this record, too, and counts in that of its own session.
     """
-    if made.session != content.header.session or made.n_ours is None or 0 <= made.n_ours <= at:
+    if (
+        operation.session != content.header.session
+        or operation.n_ours is None
+        or 0 <= operation.n_ours <= at
+    ):
         return None
     return PersistenceError(
-        f"operation {made.id} was made when its first parent had {made.n_ours} entries, and {at} "
-        "stand before it: something was left out, or it is another one"
+        f"operation {operation.id} was made when its first parent had {operation.n_ours} entries, "
+        f"and {at} stand before it: something was left out, or it is another one"
     )
 
 
@@ -340,13 +344,13 @@ def _miscounted(content: ParsedLog, n_rows: int, n_entries: int) -> PersistenceE
 
 
 def _rows_of(built: Mapping[UUID, LoadedSession], session: UUID) -> Ranges[ChunkRow] | None:
-    known = built.get(session)
-    return None if known is None else known.rows
+    loaded = built.get(session)
+    return None if loaded is None else loaded.rows
 
 
 def _entries_of(built: Mapping[UUID, LoadedSession], session: UUID) -> Ranges[Entry] | None:
-    known = built.get(session)
-    return None if known is None else known.entries
+    loaded = built.get(session)
+    return None if loaded is None else loaded.entries
 
 
 def _row_digest(row: ChunkRow) -> bytes:
@@ -372,29 +376,29 @@ def sharing_effects(entries: Sequence[Entry]) -> list[Entry]:
 
     O(entries), and for each round once more what happened inside its calls.
     """
-    made: list[Entry] = []
+    out_entries: list[Entry] = []
     for entry in entries:
         if isinstance(entry, ToolRun) and entry.file_effects:
-            inside = _effects_inside(made, entry)
+            inside = _effects_inside(out_entries, entry)
             if inside:
-                effects = tuple(_known(effect, inside) for effect in entry.file_effects)
+                effects = tuple(_take_known(effect, inside) for effect in entry.file_effects)
                 entry = structs.replace(entry, file_effects=effects)
-        made.append(entry)
-    return made
+        out_entries.append(entry)
+    return out_entries
 
 
 def _effects_inside(before: Sequence[Entry], call: ToolRun) -> list[FileEffect]:
     """Return the effects of other runs since the model asked for a call, each once."""
-    found: dict[int, FileEffect] = {}
+    effects: dict[int, FileEffect] = {}
     for entry in reversed(before):
         if isinstance(entry, ModelCall) and entry.operation == call.operation:
             break
         if isinstance(entry, ToolRun) and entry.operation != call.operation:
-            found |= {id(effect): effect for effect in reversed(entry.file_effects)}
-    return list(found.values())[::-1]
+            effects |= {id(effect): effect for effect in reversed(entry.file_effects)}
+    return list(effects.values())[::-1]
 
 
-def _known(effect: FileEffect, inside: list[FileEffect]) -> FileEffect:
+def _take_known(effect: FileEffect, inside: list[FileEffect]) -> FileEffect:
     """Return the effect that is known already, and let it be known no more; else `effect`."""
     for at, known in enumerate(inside):
         if known == effect and known.sandbox == effect.sandbox:

@@ -75,7 +75,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import came to."""
+    """The outcome of an import."""
 
     added: tuple[UUID, ...]
     """Sessions that the store did not hold."""
@@ -103,7 +103,7 @@ def write_bundle(bundle: Bundle, path: Path) -> int:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return what a bundle file holds, once all of it was checked.
+    """Return the content of a bundle file, once all of it was checked.
 
     Raises:
         PersistenceError: It is not there or cannot be read, or was written by a newer version.
@@ -186,7 +186,7 @@ def pack(
             and the store does not hold is left out and named, as it is when the session is loaded.
         SessionDamaged: A log is not what was written.
     """
-    found: dict[UUID, _References] = {}
+    references_of: dict[UUID, _References] = {}
     blobs: dict[str, bytes] = {}
     todo = list(dict.fromkeys(sessions))
     for session in todo:  # It grows meanwhile.
@@ -195,22 +195,24 @@ def pack(
             raise PersistenceError(f"{store.where} holds no session {session}")
         if log is None:
             continue
-        references = found[session] = _references(log)
+        references = references_of[session] = _references(log)
         for digest in references.blobs - blobs.keys():
             content = store.blob(digest)
             if content is not None:
                 blobs[digest] = content
         todo += dict.fromkeys({*references.above, *references.inside} - {*todo})
         if report is not None:
-            report(len(found), len(todo))
-    inside = {each for references in found.values() for each in references.inside}
+            report(len(references_of), len(todo))
+    inside = {each for references in references_of.values() for each in references.inside}
     try:
-        sorter = TopologicalSorter({each: found[each].above for each in found})
-        logs = {each: found[each].log for each in sorter.static_order() if each in found}
+        sorter = TopologicalSorter({each: references_of[each].above for each in references_of})
+        logs = {
+            each: references_of[each].log for each in sorter.static_order() if each in references_of
+        }
     except CycleError as exc:
         problem = f"session {exc.args[1][0]} builds on a session that builds on itself"
         raise SessionDamaged(problem, where=store.where) from exc
-    lacks = tuple(each for each in todo if each not in found and each not in inside)
+    lacks = tuple(each for each in todo if each not in references_of and each not in inside)
     return Bundle(sessions=tuple(sessions), logs=logs, blobs=blobs, note=note, lacks=lacks)
 
 
@@ -233,10 +235,10 @@ def import_bundle(
     """
     plans = [(log, *_plan(bundle, log, store)) for log in bundle.logs.values()]
     done: dict[str, list[UUID]] = {"added": [], "grown": [], "kept": []}
-    for n_done, (log, blobs, known) in enumerate(plans, start=1):
-        if known is None or len(known.data) < len(log.data):
-            _write(log, blobs, known, store)
-            done["added" if known is None else "grown"].append(log.session)
+    for n_done, (log, blobs, stored) in enumerate(plans, start=1):
+        if stored is None or len(stored.data) < len(log.data):
+            _write(log, blobs, stored, store)
+            done["added" if stored is None else "grown"].append(log.session)
         else:
             done["kept"].append(log.session)
         if report is not None:
@@ -303,18 +305,18 @@ class BundleStore(SessionStore):
 
 def _from_zip(file: zipfile.ZipFile, manifest: Any, where: str) -> Bundle:
     logs: dict[UUID, StoredLog] = {}
-    for name, known in manifest["logs"].items():
+    for name, log_entry in manifest["logs"].items():
         session, member = UUID(name), f"logs/{name}.jsonl"
-        data = _checked(file.read(member), known["sha256"])
-        logs[session] = StoredLog(session, data, known["finished"] is True, f"{where}/{member}")
-    blobs = {each: _checked(file.read(f"blobs/{each}"), each) for each in manifest["blobs"]}
+        data = _check_digest(file.read(member), log_entry["sha256"])
+        logs[session] = StoredLog(session, data, log_entry["finished"] is True, f"{where}/{member}")
+    blobs = {each: _check_digest(file.read(f"blobs/{each}"), each) for each in manifest["blobs"]}
     if len(file.infolist()) != 1 + len(logs) + len(blobs):
         raise ValueError("its members are not those of the manifest")
     return _bundle(manifest, logs, blobs)
 
 
 def _from_lines(data: bytes, where: str) -> Bundle:
-    """Return what a file of version 1 holds: lines with chained sums, and between them the logs.
+    """Read a file of version 1: lines with chained sums, and between them the logs.
 
     {"record_type": "bundle", "bundle_version": 1, "sessions": [...], ..., "sum": "..."}
     {"record_type": "log", "session": "...", "size": ..., "sha256": "...", ..., "sum": "..."}
@@ -341,13 +343,13 @@ def _from_lines(data: bytes, where: str) -> Bundle:
                 head = record
             elif kind == "log":
                 session, size = UUID(record["session"]), record["size"]
-                content = _checked(data[at : at + size], record["sha256"])
+                content = _check_digest(data[at : at + size], record["sha256"])
                 place = f"{where}:{number + 1}"
                 logs[session] = StoredLog(session, content, record["finished"] is True, place)
                 at, number = at + len(content), number + content.count(b"\n")
             elif kind == "blob":
                 content = base64.b64decode(record["data"], validate=True)
-                blobs[record["sha256"]] = _checked(content, record["sha256"])
+                blobs[record["sha256"]] = _check_digest(content, record["sha256"])
             elif kind == "end":
                 break
             else:
@@ -369,16 +371,16 @@ def _bundle(head: Any, logs: Mapping[UUID, StoredLog], blobs: Mapping[str, bytes
     return Bundle(sessions=sessions, logs=logs, blobs=blobs, note=note, created_at=created_at)
 
 
-def _checked(content: bytes, digest: object) -> bytes:
-    found = sha256(content).hexdigest()
-    if found != digest:
-        raise ValueError(f"content has sha256 {found}, expected {digest!r}; it was cut or changed")
+def _check_digest(content: bytes, digest: object) -> bytes:
+    actual = sha256(content).hexdigest()
+    if actual != digest:
+        raise ValueError(f"content has sha256 {actual}, expected {digest!r}; it was cut or changed")
     return content
 
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """What a log needs beside itself."""
+    """The logs and blobs that a log needs."""
 
     log: StoredLog
     """Its whole lines."""
@@ -394,15 +396,15 @@ class _References:
 
 
 def _references(log: StoredLog) -> _References:
-    """Return what a log names.
+    """Return the references of a log.
 
     Raises:
         SessionDamaged: It is not what was written, or is that of another session.
     """
     named: set[str] = set()
 
-    def take(digest: str, size: int, is_kept: bool) -> Blob:
-        if is_kept:
+    def take(digest: str, size: int, is_stored: bool) -> Blob:
+        if is_stored:
             named.add(digest)
         return Blob(digest, size)
 
@@ -415,10 +417,10 @@ def _references(log: StoredLog) -> _References:
     parts = (part.session for part in (*header.rows, *header.entries))
     # Version 1 stored no parents: files that bear their names say nothing of them.
     above = dict.fromkeys((*header.parents, *parts)) if read.reader.takes_more else ()
-    made = dict.fromkeys(each.session for each in read.lines if isinstance(each, Operation))
-    inside = tuple(each for each in made if each != log.session and each not in above)
-    whole = StoredLog(log.session, log.data[: read.reader.n_good], log.is_finished, log.where)
-    return _References(whole, frozenset(named), tuple(above), inside)
+    sessions = dict.fromkeys(each.session for each in read.lines if isinstance(each, Operation))
+    inside = tuple(each for each in sessions if each != log.session and each not in above)
+    log_prefix = StoredLog(log.session, log.data[: read.reader.n_good], log.is_finished, log.where)
+    return _References(log_prefix, frozenset(named), tuple(above), inside)
 
 
 def _images(line: Event) -> list[str]:
@@ -438,10 +440,10 @@ def _plan(
     """Return the contents that a log names, and what the store holds of it."""
     contents = (bundle.blobs.get(digest) for digest in sorted(_references(log).blobs))
     blobs = [Blob.from_bytes(each, keep=len(each)) for each in contents if each is not None]
-    known = store.read(log.session)
-    if known is not None:
-        shared = min(len(known.data), len(log.data))
-        if known.data[:shared] != log.data[:shared]:
+    stored = store.read(log.session)
+    if stored is not None:
+        shared = min(len(stored.data), len(log.data))
+        if stored.data[:shared] != log.data[:shared]:
             raise PersistenceError(
                 f"{store.where} holds another session {log.session} than the bundle; nothing was "
                 "imported. Import into another store, or delete that session first"
@@ -451,21 +453,21 @@ def _plan(
                 f"session {log.session} is being written in {store.where}; nothing was imported. "
                 "Wait for its run"
             )
-    return blobs, known
+    return blobs, stored
 
 
 def _write(
-    log: StoredLog, blobs: Sequence[Blob], known: StoredLog | None, store: SessionStore
+    log: StoredLog, blobs: Sequence[Blob], stored: StoredLog | None, store: SessionStore
 ) -> None:
-    size = 0 if known is None else len(known.data)
+    size = 0 if stored is None else len(stored.data)
     rest = log.data[size:]
-    if known is not None and known.is_finished and log.is_finished:
+    if stored is not None and stored.is_finished and log.is_finished:
         if not store.append_to_finished(log.session, size, rest, blobs=blobs):
             raise PersistenceError(
                 f"session {log.session} was changed in {store.where} meanwhile; import again"
             )
         return
-    is_new = known is None
+    is_new = stored is None
     target = store.create(log.session) if is_new else store.reopen(log.session, size, size=size)
     try:
         target.append(rest, blobs=blobs, durable=True)

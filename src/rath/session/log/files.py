@@ -49,7 +49,7 @@ from rath.session.log.paths import (
 )
 from rath.session.log.store import Log, LogDriver, LogStore, StoredLog
 
-__all__ = ["BlobStore", "FileStore", "file_store", "read_whole"]
+__all__ = ["BlobStore", "FileStore", "file_store", "read_consistent"]
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _EXISTING = os.O_RDWR | os.O_APPEND | _BINARY
@@ -118,8 +118,8 @@ class LockedFile:
             file.seek(keep)
             rest = file.read()
         if rest:
-            aside = next(each for each in _numbered(self.path) if not each.exists())
-            atomic_write_bytes(aside, rest, mode=0o600)
+            side_file = next(each for each in _numbered(self.path) if not each.exists())
+            atomic_write_bytes(side_file, rest, mode=0o600)
             os.ftruncate(self.fd, keep)
             os.fsync(self.fd)
 
@@ -195,16 +195,16 @@ class FileTrash:
         sync_directory(path.parent)
 
     def last(self, path: Path) -> Path | None:
-        """Return what was deleted last of the log whose finished file is `path`."""
+        """Return the log deleted last whose finished file is `path`."""
         names = (path.name, partial_path_of(path).name)
-        found = [
+        candidates = [
             (int(number), entry)
             for entry in in_trash(self._directory)
             for name, _, number in [entry.name.rpartition(".")]
             if name == path.name and number.isdecimal()
             if any((entry / each).exists() for each in names)
         ]
-        return max(found)[1] if found else None
+        return max(candidates)[1] if candidates else None
 
     def take_back(self, entry: Path) -> None:
         """Move all files of an entry to where they were; durable.
@@ -348,14 +348,16 @@ class FileDriver(LogDriver):
 
     def _files(self) -> list[Path]:
         """Return the files of the log, the one that is read first."""
-        partial, beside = self._partial.path, self._path.parent
-        asides = sorted(beside.glob(f"{glob.escape(partial.name)}.[0-9]*"))
+        partial, folder = self._partial.path, self._path.parent
+        asides = sorted(folder.glob(f"{glob.escape(partial.name)}.[0-9]*"))
         if self._path.name == f"{self.session}{SESSION_FILE_SUFFIX}":
             # Beside a file with a name of somebody's choice, a number may mean anything.
-            asides += sorted(beside.glob(f"{self._path.name}.[0-9]*"))
+            asides += sorted(folder.glob(f"{self._path.name}.[0-9]*"))
         # An empty one is only there to be locked.
-        left = [partial] if self._partial.size else []
-        return [self._path, *left, *asides] if self._finished is not None else [partial, *asides]
+        partials = [partial] if self._partial.size else []
+        return (
+            [self._path, *partials, *asides] if self._finished is not None else [partial, *asides]
+        )
 
 
 class FileStore(LogStore):
@@ -471,20 +473,20 @@ class FileStore(LogStore):
         return final.exists()
 
     def stamps(self) -> Mapping[UUID, str]:
-        found: dict[UUID, str] = {}
+        stamps_of: dict[UUID, str] = {}
         missing = contextlib.suppress(FileNotFoundError)
         with os_errors(self.directory, "cannot be read"), missing:
-            for session, file, is_finished in self._listed():
+            for session, file, is_finished in self._list_logs():
                 with contextlib.suppress(FileNotFoundError):
                     status = file.stat()
                     # The finished one counts where both are there, as it is the one that is
                     # read. An unfinished one that is empty is no log yet.
-                    is_log = is_finished or (status.st_size and session not in found)
+                    is_log = is_finished or (status.st_size and session not in stamps_of)
                     if is_log and stat.S_ISREG(status.st_mode):
                         state = "finished" if is_finished else "partial"
                         numbers = f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
-                        found[session] = f"{state}-{numbers}"
-        return found
+                        stamps_of[session] = f"{state}-{numbers}"
+        return stamps_of
 
     def is_being_written(self, session: UUID) -> bool:
         partial = partial_path_of(self.path(session))
@@ -507,7 +509,7 @@ class FileStore(LogStore):
     def blob(self, digest: str) -> bytes | None:
         return self._blobs.read(digest)
 
-    def _listed(self) -> Iterator[tuple[UUID, Path | os.DirEntry[str], bool]]:
+    def _list_logs(self) -> Iterator[tuple[UUID, Path | os.DirEntry[str], bool]]:
         for session, path in self._elsewhere.items():
             yield session, partial_path_of(path), False
             yield session, path, True
@@ -540,8 +542,8 @@ def file_store(url: str) -> FileStore:
     return FileStore(path)
 
 
-def read_whole(path: Path) -> bytes:
-    """Return what a file holds that may be gone on with meanwhile.
+def read_consistent(path: Path) -> bytes:
+    """Read a file that may grow meanwhile, until its size and identity are stable.
 
     A log that gets another name while it is read has grown by then: what was read is not what it
     was under the name that was asked for.
@@ -556,11 +558,11 @@ def read_whole(path: Path) -> bytes:
 
 
 def _content(path: Path, *, is_final: bool) -> bytes | None:
-    """Return what a file holds, None where there is none."""
+    """Return the bytes of a file, None where there is none."""
     with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.stat().st_mode):
             raise PersistenceError(f"{path} cannot be read: it is no file")
-        return read_whole(path) if is_final else path.read_bytes()
+        return read_consistent(path) if is_final else path.read_bytes()
     return None
 
 
@@ -645,15 +647,15 @@ class BlobStore:
         Raises:
             PersistenceError: They cannot be written.
         """
-        whole = {blob.digest: blob.data for blob in blobs if blob.data is not None}
-        if not whole:
+        contents = {blob.digest: blob.data for blob in blobs if blob.data is not None}
+        if not contents:
             yield
             return
         ensure_private(self.path)
-        for digest, content in whole.items():
+        for digest, content in contents.items():
             self._save(digest, content)
         with self._locked():
-            for digest, content in whole.items():
+            for digest, content in contents.items():
                 if not self._file(digest).exists():
                     self._save(digest, content)
             yield
@@ -684,14 +686,14 @@ class BlobStore:
         and the beginning of every other, unless there is nothing to remove.
         """
         unnamed = self._digests()
-        seen: dict[Path, tuple[int, int]] = {}
+        stamps: dict[Path, tuple[int, int]] = {}
         try:
             # Without the lock first: afterwards only what has changed since is read again.
-            unnamed -= self._mentioned(seen) if unnamed else set()
+            unnamed -= self._mentioned(stamps) if unnamed else set()
             if not unnamed:
                 return
             with self._locked():
-                for digest in unnamed - self._mentioned(seen):
+                for digest in unnamed - self._mentioned(stamps):
                     self._file(digest).unlink(missing_ok=True)
         except (OSError, PersistenceError) as exc:
             _logger.warning("nothing more is removed from %s: %s", self.path, exc)
@@ -703,16 +705,16 @@ class BlobStore:
     def _digests(self) -> set[str]:
         return {file.name for file in _entries(self.path) if is_digest(file.name)}
 
-    def _mentioned(self, seen: dict[Path, tuple[int, int]]) -> set[str]:
-        """Return what looks like a digest in files of sessions that are new or have changed.
+    def _mentioned(self, stamps: dict[Path, tuple[int, int]]) -> set[str]:
+        """Return every apparent digest in files of sessions that are new or have changed.
 
         Args:
-            seen: Size and time of each file when it was read; is kept up to date.
+            stamps: Size and time of each file when it was read; is kept up to date.
 
         Raises:
             OSError: A file cannot be read.
         """
-        found: set[str] = set()
+        digests: set[str] = set()
         # Twice: a listing may miss a file that is being renamed, and the next one has it.
         for _ in range(2):
             directories = (self._directory, *in_trash(self._directory))
@@ -720,23 +722,23 @@ class BlobStore:
                 with contextlib.suppress(FileNotFoundError):
                     status = path.stat()
                     stamp = (status.st_size, status.st_mtime_ns)
-                    if stat.S_ISREG(status.st_mode) and seen.get(path) != stamp:
-                        found |= _digests_in(path) if _may_be_session(path) else set()
-                        seen[path] = stamp
-        return found
+                    if stat.S_ISREG(status.st_mode) and stamps.get(path) != stamp:
+                        digests |= _digests_in(path) if _may_be_session(path) else set()
+                        stamps[path] = stamp
+        return digests
 
     def _save(self, digest: str, content: bytes) -> None:
         file = self._file(digest)
         with os_errors(file, "cannot be written"):
-            if not _is_whole(file, digest):
+            if not _is_intact(file, digest):
                 atomic_write_bytes(file, content, mode=0o600)
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[None, None, None]:
         lock = FileLock(self.path / _LOCK_NAME)
         with os_errors(self.path, "cannot be locked"):
-            is_held = lock.acquire(timeout=_LOCK_SECONDS)
-        if not is_held:
+            is_locked = lock.acquire(timeout=_LOCK_SECONDS)
+        if not is_locked:
             raise PersistenceError(
                 f"{self.path} was locked by another process for {_LOCK_SECONDS:g} s; end that "
                 "process if it hangs"
@@ -748,7 +750,7 @@ class BlobStore:
 
 
 def _entries(directory: Path) -> list[Path]:
-    """Return what lies in a directory; nothing where it is gone, or is none."""
+    """Return the entries of a directory; nothing where it is gone, or is none."""
     try:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -768,17 +770,17 @@ def _may_be_session(path: Path) -> bool:
 
 def _digests_in(path: Path) -> set[str]:
     """Return all text in a file that looks like a digest."""
-    found: set[bytes] = set()
+    digests: set[bytes] = set()
     before = b""
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             text = before + chunk
-            found.update(_DIGEST.findall(text))
+            digests.update(_DIGEST.findall(text))
             before = text[-63:]  # one that lies across the border
-    return {digest.decode() for digest in found}
+    return {digest.decode() for digest in digests}
 
 
-def _is_whole(file: Path, digest: str) -> bool:
+def _is_intact(file: Path, digest: str) -> bool:
     try:
         with file.open("rb") as handle:
             return file_digest(handle, "sha256").hexdigest() == digest

@@ -83,7 +83,7 @@ MakeBlob = Callable[[str, int, bool], Blob]
 """Makes a blob of its digest, its size, and whether its bytes were kept."""
 
 
-def bare_blob(digest: str, size: int, is_kept: bool) -> Blob:
+def bare_blob(digest: str, size: int, is_stored: bool) -> Blob:
     """Return a blob without its bytes, whether they were kept or not."""
     return Blob(digest, size)
 
@@ -232,7 +232,7 @@ class Encoder:
     ) -> None:
         self._session = session
         self._names_theirs = names_theirs
-        self._known = set(known)
+        self._defined = set(known)
         self._setups: list[tuple[tuple[object, ...], str, str]] = []
         self._blobs: list[Blob] = []
         self._json = msgspec.json.Encoder(enc_hook=self._hook)
@@ -254,16 +254,16 @@ class Encoder:
     def _lines(self, event: Event) -> Iterator[bytes]:
         match event:
             case Row(index, row):
-                said = self._row(row, RowId(self._session, index))
-                yield dump({"event": "row", "index": index, **said})
+                fields = self._row(row, RowId(self._session, index))
+                yield dump({"event": "row", "index": index, **fields})
             case ModelCall():
                 yield from self._call(event)
             case Operation():
                 yield from self._operation(event)
             case PendingResult(row=row, call=call, run=run, shown=shown):
-                made = row, call, self._encode(_entry(run))
+                encoded = row, call, self._encode(_entry(run))
                 end = b"}" if shown is None else b',"shown":%s}' % dump(self._row(shown, None))
-                yield b'{"event":"result","row":%d,"call":%d,"run":%s' % made + end
+                yield b'{"event":"result","row":%d,"call":%d,"run":%s' % encoded + end
             case Header():
                 # What begins with nothing of others has all of it in itself.
                 self._names_theirs = self._names_theirs or not event.entries
@@ -276,7 +276,7 @@ class Encoder:
             case OutcomeChange(outcome):
                 yield self._encode(OutcomeChange(_stored(outcome)))
             case Finished():
-                yield self._encode(_finished(event))
+                yield self._encode(_encode_end(event))
             case ToolRun() | Decision() | Interrupt():
                 yield self._encode(_entry(event))
             case _:
@@ -286,31 +286,31 @@ class Encoder:
         """Return a row as JSON; one that was born elsewhere than it stands says where."""
         if "images" in row.payload:
             self._blobs += [image.blob for image in row.images]
-        said: Json = {"kind": row.kind_name, "payload": row.payload}
+        fields: Json = {"kind": row.kind_name, "payload": row.payload}
         if row.id is not None and row.id != stands_at:
-            said["id"] = [str(row.id.session), row.id.index]
-        return said
+            fields["id"] = [str(row.id.session), row.id.index]
+        return fields
 
     def _call(self, entry: ModelCall) -> Iterator[bytes]:
         evidence, seen = entry.evidence, entry.seen
         setup, line = self._setup(evidence, seen)
         if line is not None:
             yield line
-        said: Json = {"event": "model_call", "operation": entry.operation}
+        fields: Json = {"event": "model_call", "operation": entry.operation}
         if entry.rows:
-            said["rows"] = entry.rows
-        said |= {"id": entry.id, "at": entry.at, "purpose": entry.purpose}
+            fields["rows"] = entry.rows
+        fields |= {"id": entry.id, "at": entry.at, "purpose": entry.purpose}
         if entry.status != "done":
-            said["status"] = entry.status
-        said["setup"] = setup
+            fields["status"] = entry.status
+        fields["setup"] = setup
         if seen is not None:
-            said["seen"] = _present(seen, _SEEN_ABSENT, _SEEN_OWN)
+            fields["seen"] = _present(seen, _SEEN_ABSENT, _SEEN_OWN)
             if seen.request_digest != evidence.request_digest:
-                said["seen"]["request_digest"] = seen.request_digest
-        said["evidence"] = _own_evidence(evidence, entry.status)
+                fields["seen"]["request_digest"] = seen.request_digest
+        fields["evidence"] = _own_evidence(evidence, entry.status)
         if entry.answer is not None:
-            said["answer"] = entry.answer
-        yield self._encode(said)
+            fields["answer"] = entry.answer
+        yield self._encode(fields)
 
     def _setup(self, evidence: CallEvidence, seen: Seen | None) -> tuple[str, bytes | None]:
         """Return the digest of what a call has in common with others, and its line if it is new."""
@@ -319,46 +319,48 @@ class Encoder:
             key += (seen.head_digest, seen.tools_digest, seen.renderer)
         # To Python 1, 1.0 and True are equal.
         exact = repr(evidence.parameters)
-        for known, said_as, digest in self._setups:
-            if known == key and said_as == exact:
+        for setup_key, recorded, digest in self._setups:
+            if setup_key == key and recorded == exact:
                 return digest, None
-        said = _present(evidence, _ABSENT, _SETUP)
+        setup = _present(evidence, _ABSENT, _SETUP)
         if evidence.parameters:
-            said["parameters"] = free_json(evidence.parameters)
-        common: Json = {"evidence": said}
+            setup["parameters"] = free_json(evidence.parameters)
+        common: Json = {"evidence": setup}
         if seen is not None:
             common["seen"] = _present(seen, _SEEN_ABSENT, _SEEN_SETUP)
         body = self._encode(common)
         digest = sha256(body).hexdigest()[:_SETUP_DIGITS]
         self._setups = [(key, exact, digest), *self._setups[: _MAX_SETUPS - 1]]
-        if digest in self._known:
+        if digest in self._defined:
             return digest, None
-        self._known.add(digest)
+        self._defined.add(digest)
         return digest, b'{"event":"call_setup","digest":"%s",%s' % (digest.encode(), body[1:])
 
     def _operation(self, entry: Operation) -> Iterator[bytes]:
-        said = {name: getattr(entry, name) for name in OperationFields.__struct_fields__}
+        fields = {name: getattr(entry, name) for name in OperationFields.__struct_fields__}
         if entry.head:
-            said["head"] = digest = rows_digest(entry.head)
-            if digest not in self._known:
-                self._known.add(digest)
+            fields["head"] = digest = rows_digest(entry.head)
+            if digest not in self._defined:
+                self._defined.add(digest)
                 yield from self._lines(AgentRows(digest, entry.head))
         if entry.tools:
-            said["tools"] = digest = tools_digest(entry.tools)
-            if digest not in self._known:
-                self._known.add(digest)
+            fields["tools"] = digest = tools_digest(entry.tools)
+            if digest not in self._defined:
+                self._defined.add(digest)
                 listed = [_bare(tool) for tool in entry.tools]
                 yield self._encode({"event": "tool_schemas", "digest": digest, "tools": listed})
         if entry.theirs and (self._names_theirs or entry.session != self._session):
             # Whose number it was is not told here, but all of them stand in the record.
-            said["theirs"] = tuple(each.id for each in entry.theirs)
+            fields["theirs"] = tuple(each.id for each in entry.theirs)
         elif entry.theirs is not None:
-            said["n_theirs"] = len(entry.theirs)
-        said["place"] = _bare(entry.place)
+            fields["n_theirs"] = len(entry.theirs)
+        fields["place"] = _bare(entry.place)
         if entry.output is not None:
-            said["output"] = {**_bare(entry.output), "tool": _bare(entry.output.tool)}
-        said = {name: value for name, value in said.items() if value is not None and value != ()}
-        yield self._encode({"event": "operation", **said})
+            fields["output"] = {**_bare(entry.output), "tool": _bare(entry.output.tool)}
+        fields = {
+            name: value for name, value in fields.items() if value is not None and value != ()
+        }
+        yield self._encode({"event": "operation", **fields})
 
     def _encode(self, value: object) -> bytes:
         """Return JSON; numbers and texts that msgspec has no form for as the json module does."""
@@ -395,37 +397,37 @@ def _present(value: Any, absent: Json, names: Iterable[str] = ()) -> Json:
 
 def _own_evidence(evidence: CallEvidence, status: str) -> Json:
     """Return the members of the evidence of one call that are no part of its setup."""
-    said = _present(evidence, _ABSENT, _OWN_EVIDENCE)
+    fields = _present(evidence, _ABSENT, _OWN_EVIDENCE)
     if evidence.reasoning_blocks:
-        said["reasoning_blocks"] = free_json(evidence.reasoning_blocks)
+        fields["reasoning_blocks"] = free_json(evidence.reasoning_blocks)
     if evidence.attempts:
-        said["attempts"] = [_present(each, _ATTEMPT) for each in evidence.attempts]
+        fields["attempts"] = [_present(each, _ATTEMPT) for each in evidence.attempts]
     if evidence.usage is not None:
-        said["usage"] = free_json(_bare(evidence.usage))
-    said["request_digest"] = evidence.request_digest
+        fields["usage"] = free_json(_bare(evidence.usage))
+    fields["request_digest"] = evidence.request_digest
     if evidence.status != status:
-        said["status"] = evidence.status
+        fields["status"] = evidence.status
     if evidence.cost is not None:
-        said["cost"] = evidence.cost
-    return said
+        fields["cost"] = evidence.cost
+    return fields
 
 
 def tools_digest(tools: tuple[RathLLMFunctionTool, ...]) -> str:
     """Return the sha256 over tool schemas, in hex."""
-    said = json.dumps([_bare(tool) for tool in tools], ensure_ascii=False, default=to_json_value)
-    return sha256(said.encode(errors="replace")).hexdigest()
+    text = json.dumps([_bare(tool) for tool in tools], ensure_ascii=False, default=to_json_value)
+    return sha256(text.encode(errors="replace")).hexdigest()
 
 
-def _finished(event: Finished) -> Json:
-    said: Json = {
+def _encode_end(event: Finished) -> Json:
+    fields: Json = {
         "event": "finished",
         "closed_at": event.closed_at,
         "final_chunk_count": event.n_rows,
         "final_entry_count": event.n_entries,
     }
     if event.usage is not None:
-        said["cumulative_usage"] = _bare(event.usage)
-    return {**said, "outcome": _stored(event.outcome)}
+        fields["cumulative_usage"] = _bare(event.usage)
+    return {**fields, "outcome": _stored(event.outcome)}
 
 
 _FREE = ("arguments", "edited", "schema")
@@ -440,28 +442,28 @@ _ENTRY_ABSENT: dict[type[Struct], Json] = {
 
 def _entry(entry: ToolRun | Decision | Interrupt) -> Struct | Json:
     """Return an entry in the form of its line: as it is where no member has another form there."""
-    said: Json = {name: free_json(each) for name in _FREE if (each := getattr(entry, name, None))}
+    fields: Json = {name: free_json(each) for name in _FREE if (each := getattr(entry, name, None))}
     if isinstance(entry, ToolRun) and entry.sandbox is not None:
-        said["sandbox"] = _bare(entry.sandbox)
+        fields["sandbox"] = _bare(entry.sandbox)
     if isinstance(entry, ToolRun) and entry.file_effects:
-        said["file_effects"] = [_bare(effect) for effect in entry.file_effects]
-    if not said:
+        fields["file_effects"] = [_bare(effect) for effect in entry.file_effects]
+    if not fields:
         return entry
     return {
         "event": entry.__struct_config__.tag,
         **_present(entry, _ENTRY_ABSENT[type(entry)]),
-        **said,
+        **fields,
     }
 
 
 def _bare(value: Any) -> Json:
     """Return the fields of a dataclass that are not None."""
-    found = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
-    return {name: member for name, member in found if member is not None}
+    members = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+    return {name: member for name, member in members if member is not None}
 
 
 def _header(header: Header) -> Json:
-    said: Json = {
+    fields: Json = {
         "record_type": "header",
         "schema_version": CURRENT_SCHEMA_VERSION,
         "id": str(header.session),
@@ -473,26 +475,26 @@ def _header(header: Header) -> Json:
         **_place(header),
     }
     for name, ranges in (("rows", header.rows), ("entries", header.entries)):
-        said[name] = [[str(each.session), each.start, each.stop, each.digest] for each in ranges]
-    said["given"] = [
+        fields[name] = [[str(each.session), each.start, each.stop, each.digest] for each in ranges]
+    fields["given"] = [
         {"session": str(each.session), "usage": _bare(each.usage)} for each in header.given
     ]
     if header.lineage is not None:
         user, agent, operator = header.lineage
-        said["lineage"] = [str(user), str(agent), operator]
-    said = {name: value for name, value in said.items() if value != []}
-    return said if header.provider is None else {**said, "provider": dict(header.provider)}
+        fields["lineage"] = [str(user), str(agent), operator]
+    fields = {name: value for name, value in fields.items() if value != []}
+    return fields if header.provider is None else {**fields, "provider": dict(header.provider)}
 
 
 def _place(event: Header | PlacementChange) -> Json:
-    said: Json = {
+    fields: Json = {
         "sandbox_backend": event.sandbox_backend,
         "sandbox_spec": spec_to_jsonable(event.sandbox_spec),
         "sandbox_handle_id": event.sandbox_handle_id,
     }
     if event.workspace is not None:
-        said["sandbox_workspace"] = {**_bare(event.workspace), "id": str(event.workspace.id)}
-    return {name: value for name, value in said.items() if value is not None}
+        fields["sandbox_workspace"] = {**_bare(event.workspace), "id": str(event.workspace.id)}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _stored(outcome: Outcome) -> Outcome:
@@ -540,11 +542,15 @@ class Decoder:
             PersistenceError: It is of no known kind, or malformed.
         """
         try:
-            found = self._fast.decode(line)
+            line_value = self._fast.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # Perhaps something that only the json module reads; else it says what is wrong.
             return self.take_record(decode_record(line))
-        return cast("Event", found) if type(found) in _AS_THEY_ARE else self._event(found)
+        return (
+            cast("Event", line_value)
+            if type(line_value) in _AS_THEY_ARE
+            else self._event(line_value)
+        )
 
     def take_record(self, record: Json) -> Event:
         """Return the event that a record of version 3 says; see `take`."""
@@ -555,22 +561,22 @@ class Decoder:
                 raise PersistenceError("duplicate header")
             raise PersistenceError(f"unknown event {kind!r}; expected one of {', '.join(_FORMS)}")
         try:
-            found = msgspec.convert(record, form, dec_hook=self._hook)
+            line_value = msgspec.convert(record, form, dec_hook=self._hook)
         except (msgspec.ValidationError, RecursionError, OverflowError) as exc:
             raise PersistenceError(f"malformed {kind}: {problem_of(exc, form, record)}") from exc
-        return self._event(found)
+        return self._event(line_value)
 
-    def _event(self, found: Any) -> Event:
+    def _event(self, line: Any) -> Event:
         """Return the event that a line says, in the place of a form of its own."""
         try:
-            match found:
+            match line:
                 case _RowLine(index=index):
                     assert self.session is not None, "a log begins with its header"
-                    return Row(index, _chunk(found, RowId(self.session, index)))
+                    return Row(index, _chunk(line, RowId(self.session, index)))
                 case _ModelCallLine():
-                    return self._call(found)
+                    return self._call(line)
                 case _OperationLine():
-                    return self._operation(found)
+                    return self._operation(line)
                 case _AgentRowsLine(digest=digest, rows=rows):
                     self.heads[digest] = head = tuple(map(_chunk, rows))
                     return AgentRows(digest, head)
@@ -583,59 +589,59 @@ class Decoder:
                     return PendingResult(row=row, call=call, run=run, shown=chunk)
                 case _PlacementLine(sandbox_spec=spec, sandbox_workspace=workspace):
                     return PlacementChange(
-                        sandbox_backend=found.sandbox_backend,
+                        sandbox_backend=line.sandbox_backend,
                         sandbox_spec=spec_from_jsonable(spec),
-                        sandbox_handle_id=found.sandbox_handle_id,
+                        sandbox_handle_id=line.sandbox_handle_id,
                         workspace=workspace,
                     )
                 case _:
                     pass
-            return cast("Event", found)
+            return cast("Event", line)
         except msgspec.ValidationError as exc:
             problem = problem_of(exc, CallEvidence, None)
         except KeyError as exc:
             problem = f"it names {exc}, which is in no line before"
         except (ValueError, TypeError, ArithmeticError, RecursionError) as exc:
             problem = f"{type(exc).__name__}: {exc}"
-        raise PersistenceError(f"malformed {found.__struct_config__.tag}: {problem}")
+        raise PersistenceError(f"malformed {line.__struct_config__.tag}: {problem}")
 
     def _call(self, line: _ModelCallLine) -> ModelCall:
         evidence, seen = _ABSENT, Json()
         if line.setup is not None:
             evidence, seen = self.setups[line.setup]
         own = line.evidence
-        said = {**evidence, "status": line.status, **own}
+        fields = {**evidence, "status": line.status, **own}
         if own.get("attempts"):
-            said["attempts"] = [_ATTEMPT | each for each in own["attempts"]]
-        made = msgspec.convert(said, CallEvidence)
+            fields["attempts"] = [_ATTEMPT | each for each in own["attempts"]]
+        call_evidence = msgspec.convert(fields, CallEvidence)
         cost = own.get("cost")
-        made.settle_cost(None if cost is None else msgspec.convert(cost, Cost))
+        call_evidence.settle_cost(None if cost is None else msgspec.convert(cost, Cost))
         saw: Seen | None = None
         if line.seen is not None:
-            common = {**_SEEN_ABSENT, "request_digest": made.request_digest}
+            common = {**_SEEN_ABSENT, "request_digest": call_evidence.request_digest}
             saw = msgspec.convert({**common, **seen, **line.seen}, Seen)
-        found: Json = {**structs.asdict(line), "seen": saw, "evidence": made}
-        del found["setup"]
-        return ModelCall(**found)
+        members: Json = {**structs.asdict(line), "seen": saw, "evidence": call_evidence}
+        del members["setup"]
+        return ModelCall(**members)
 
     def _operation(self, line: _OperationLine) -> Operation:
         if line.n_theirs is not None:
             self.n_theirs[line.id] = line.n_theirs
         if line.theirs:
             self.theirs[line.id] = line.theirs
-        said = {name: getattr(line, name) for name in OperationFields.__struct_fields__}
+        fields = {name: getattr(line, name) for name in OperationFields.__struct_fields__}
         return Operation(
-            **said,
+            **fields,
             head=() if line.head is None else self.heads[line.head],
             tools=() if line.tools is None else self.tools[line.tools],
         )
 
-    def _hook(self, kind: type, said: object) -> object:
+    def _hook(self, kind: type, value: object) -> object:
         assert kind is Blob, "no other type is read by hand"
-        match said:
+        match value:
             case {"sha256": str(digest), "size": int(size)} if type(size) is int:
-                found = cast("Json", said)
-                return self.make_blob(digest, size, found.get("kept") is True)
+                fields = cast("Json", value)
+                return self.make_blob(digest, size, fields.get("kept") is True)
             case _:
                 raise ValueError("expected a sha256 and a size")
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
 from rath._core.vector import Vector
+from rath.backend.abc import BackendSandboxSpec
 from rath.backend.persistence.spec_json import spec_to_jsonable
 from rath.backend.workspace import StoredWorkspace, WorkspaceRef
+from rath.errors import RathError
 from rath.llm.credentials import public_url
-from rath.llm.provider import Provider
+from rath.llm.provider import ConfigEntry, Provider
 from rath.session.bindings import NOWHERE, Placement, PlacementRef
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow
@@ -23,6 +25,7 @@ from rath.session.events import AncestorRange, Event, GivenUsage, Header, Placem
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Edge, Provenance
+from rath.session.log.migrations import CURRENT_SCHEMA_VERSION
 from rath.session.record import Entry
 
 _FIELDS = (
@@ -45,10 +48,10 @@ def provider_without_secrets(provider: Provider) -> dict[str, Any]:
 
     No key, no login in a URL, and nothing that a user may put anything into.
     """
-    said = {name: getattr(provider, name) for name in _FIELDS}
-    said["base_url"] = public_url(provider.base_url)
-    said["config"] = None if provider.config_entry is None else provider.config_entry.name
-    return {name: value for name, value in said.items() if value is not None}
+    fields = {name: getattr(provider, name) for name in _FIELDS}
+    fields["base_url"] = public_url(provider.base_url)
+    fields["config"] = None if provider.config_entry is None else provider.config_entry.name
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 T = TypeVar("T")
@@ -91,10 +94,10 @@ def _parts(
     done = 0
     for parent in parents:
         shared = 0 if done else items.common_prefix(parent.items)
-        found = [(0, shared)] if shared else _runs(items.since(done), parent)
-        for start, stop in found:
-            said = digest(parent.items.prefix(stop).since(start))
-            parts.append(AncestorRange(parent.session, start, stop, said))
+        runs = [(0, shared)] if shared else _runs(items.since(done), parent)
+        for start, stop in runs:
+            prefix_digest = digest(parent.items.prefix(stop).since(start))
+            parts.append(AncestorRange(parent.session, start, stop, prefix_digest))
             done += stop - start
     return tuple(parts)
 
@@ -176,7 +179,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """What a log begins with."""
+    """The first lines of a log."""
 
     lines: Sequence[Event]
     n_entries: int
@@ -200,15 +203,17 @@ def beginning(
         parents: Those that are stored, of which ranges can be told.
     """
     own_rows = start.table.vector
-    told_rows = row_parts(
+    row_ranges = row_parts(
         own_rows, [RangeSource(edge.id, _body(edge).table.vector) for edge in parents]
     )
-    told = entry_parts(start.record, [RangeSource(edge.id, record_of(edge)) for edge in parents])
-    header = header_line(who, rows=told_rows, entries=told, given=start.given)
-    first = count_in_ranges(told_rows)
+    entry_ranges = entry_parts(
+        start.record, [RangeSource(edge.id, record_of(edge)) for edge in parents]
+    )
+    header = header_line(who, rows=row_ranges, entries=entry_ranges, given=start.given)
+    first = count_in_ranges(row_ranges)
     inline = [Row(at, row) for at, row in enumerate(own_rows.since(first), start=first)]
-    entries = start.record.since(count_in_ranges(told))
-    return LogStart([header, *inline, *entries], count_in_ranges(told), who.place)
+    entries = start.record.since(count_in_ranges(entry_ranges))
+    return LogStart([header, *inline, *entries], count_in_ranges(entry_ranges), who.place)
 
 
 def header_line(
@@ -262,19 +267,19 @@ def is_same_place(one: Header | PlacementChange, other: Header | PlacementChange
 
 
 def _place_key(line: Header | PlacementChange) -> tuple[object, ...]:
-    known = line.workspace
+    workspace = line.workspace
     where: object = None
-    if known is not None:
-        used = known.id, known.handle, known.was_empty
-        where = used if known.has_files else known.directory
+    if workspace is not None:
+        used = workspace.id, workspace.handle, workspace.was_empty
+        where = used if workspace.has_files else workspace.directory
     spec = json.dumps(spec_to_jsonable(line.sandbox_spec))
     return line.sandbox_backend, spec, line.sandbox_handle_id, where
 
 
 def stored_workspace(place: PlacementRef) -> StoredWorkspace | None:
-    """Return what a log says of a workspace; looks at its directory, and blocks."""
-    known = place.workspace
-    return known.look() if isinstance(known, WorkspaceRef) else known
+    """Return the description of a workspace for a log; looks at its directory, and blocks."""
+    workspace = place.workspace
+    return workspace.look() if isinstance(workspace, WorkspaceRef) else workspace
 
 
 def record_of(edge: Edge) -> Vector[Any]:
@@ -292,3 +297,95 @@ def _body(edge: Edge) -> Body:
 def _lineage(lineage: SessionLineage) -> tuple[UUID, UUID, str]:
     user, agent = lineage.producer_user_session_id, lineage.producer_system_session_id
     return user, agent, lineage.operator
+
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistedSessionHeader:
+    """The first line of a session file."""
+
+    schema_version: int
+    id: UUID
+    created_at: datetime
+    parent_session_ids: tuple[UUID, ...]
+    lineage_operator: str
+    lineage_kind: LineageKind
+    lineage_extras: tuple[tuple[str, Any], ...]
+    sandbox_backend: str | None
+    sandbox_spec: BackendSandboxSpec | None
+    sandbox_handle_id: str | None
+
+
+def header_of(header: Header) -> PersistedSessionHeader:
+    """Return the first event of a log in the documented form."""
+    return PersistedSessionHeader(
+        schema_version=CURRENT_SCHEMA_VERSION,
+        id=header.session,
+        created_at=header.created_at,
+        parent_session_ids=header.parents,
+        lineage_operator=header.operator,
+        lineage_kind=header.kind,
+        lineage_extras=header.extras,
+        sandbox_backend=header.sandbox_backend,
+        sandbox_spec=header.sandbox_spec,
+        sandbox_handle_id=header.sandbox_handle_id,
+    )
+
+
+_NOT_PLAIN = frozenset(
+    {"api_key", "base_url", "on_budget_exceeded", "extra_create_args", "fallbacks", "config_entry"}
+)
+"""Fields of a provider that hold secrets or code, or are no plain values."""
+
+_PLAIN = frozenset(each.name for each in fields(Provider)) - _NOT_PLAIN
+
+_FROM_FILE = "session file"
+"""Where the endpoint of a loaded provider came from, as its calls tell it."""
+
+
+def provider_from_jsonable(fields: Mapping[str, Any]) -> Provider | None:
+    """Return the provider that a header names, without a key; None where it is none.
+
+    An endpoint that a file names never gets a key of the environment or of a config, unless the
+    entry of a config that the provider was read from still names the same one.
+    """
+    try:
+        plain = {name: value for name, value in fields.items() if name in _PLAIN}
+        base_url: object = fields.get("base_url")
+        if not isinstance(base_url, str):
+            return Provider(**plain)
+        configured = _known_provider(fields.get("config"), base_url)
+        return (
+            _with_file_endpoint(Provider(**plain), base_url)
+            if configured is None
+            else replace(configured, **plain)
+        )
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
+def _with_file_endpoint(bare: Provider, base_url: str) -> Provider:
+    """Return a provider with an endpoint that a session file names."""
+    entry = ConfigEntry(
+        name="",
+        origin=_FROM_FILE,
+        key_origin=_FROM_FILE,
+        from_project=True,
+        model=bare.model,
+        base_url=base_url,
+        api_key=None,
+    )
+    return replace(bare, base_url=base_url, config_entry=entry)
+
+
+def _known_provider(name: object, base_url: str) -> Provider | None:
+    """Return the provider of a config entry that has this endpoint, None where there is none."""
+    if not isinstance(name, str):
+        return None
+    try:
+        provider = Provider.from_config(name)
+    except (KeyError, OSError, RathError):
+        return None
+    return provider if public_url(provider.base_url) == base_url else None

@@ -39,7 +39,7 @@ def free_json(value: object) -> msgspec.Raw:
 
 
 def output_to_plain(value: object) -> object:
-    """Return what can be read of a typed answer without its class."""
+    """Return the readable part of a typed answer without its class."""
     to_json: object = getattr(value, "model_dump", None)
     if callable(to_json):
         return to_json(mode="json")
@@ -64,8 +64,8 @@ def to_json_value(value: object) -> object:
     """
     match value:
         case Blob():
-            said: Json = {"sha256": value.digest, "size": value.size}
-            return {**said, "kept": True} if value.is_kept else said
+            fields: Json = {"sha256": value.digest, "size": value.size}
+            return {**fields, "kept": True} if value.is_kept else fields
         case Mapping():
             return dict(cast("Mapping[str, Any]", value))
         case set() | frozenset():
@@ -117,11 +117,11 @@ def chained(lines: Iterable[bytes], after: str, *, is_compact: bool = False) -> 
         is_compact: Whether no spaces stand between members.
     """
     form = b"%s" + (_COMPACT if is_compact else _SPACED) + b"\n"
-    made: list[bytes] = []
+    chunks: list[bytes] = []
     for line in lines:
         after = _sum(after, line[:-1])
-        made.append(form % (line[:-1], after.encode()))
-    return b"".join(made), after
+        chunks.append(form % (line[:-1], after.encode()))
+    return b"".join(chunks), after
 
 
 def checked_sum(line: bytes, after: str, *, is_compact: bool = False) -> str:
@@ -170,24 +170,24 @@ _STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+)\]")
 
 
 def problem_of(exc: Exception, form: Any, record: object) -> str:
-    """Return what is wrong with a line: where, what was found, and what was expected."""
+    """Return the problem of a line: where it is, the value found, and the one expected."""
     if isinstance(exc, RecursionError):
         return "it is nested too deeply"
-    said = _PLACE.match(str(exc))
-    assert said is not None, "every text fits"
-    place = (said["place"] or "").removeprefix("$")
-    problem, name = said["problem"].replace("`", ""), place.removeprefix(".")
-    missing = _MISSING.search(said["problem"])
+    match = _PLACE.match(str(exc))
+    assert match is not None, "every text fits"
+    place = (match["place"] or "").removeprefix("$")
+    problem, name = match["problem"].replace("`", ""), place.removeprefix(".")
+    missing = _MISSING.search(match["problem"])
     if missing is not None:
         return f"member {'.'.join(filter(None, (name, missing['name'])))!r} is missing"
-    found = "" if record is None else f", found {_at(record, place)!r:.60}"
+    actual = "" if record is None else f", found {_at(record, place)!r:.60}"
     expected = _EXPECTED.match(problem)
     choices = get_args(get_type_hints(form, include_extras=False).get(name)) if name else ()
     if expected is not None:
         problem = f"expected {expected['what']}"
     elif problem.startswith("Invalid enum value") and choices:
         problem = f"expected one of {', '.join(map(repr, choices))}"
-    return f"{name or 'the line'}: {problem}{found}"
+    return f"{name or 'the line'}: {problem}{actual}"
 
 
 def _at(value: Any, place: str) -> object:

@@ -121,8 +121,8 @@ def upgrade_line(record: Json, *, header_version: int) -> Json:
     kind: object = record.get("record_type")
     upgrade = _LINES.get(kind) if isinstance(kind, str) else None
     if upgrade is None:
-        known = ", ".join(("header", *_LINES))
-        raise PersistenceError(f"unknown record_type {kind!r}; expected one of {known}")
+        kinds = ", ".join(("header", *_LINES))
+        raise PersistenceError(f"unknown record_type {kind!r}; expected one of {kinds}")
     if kind == "chunk":
         record = upgrade_chunk(record, header_version=header_version)
     return upgrade(record)
@@ -136,9 +136,9 @@ def utc(text: str) -> str:
 
 
 def _row(record: Json) -> Json:
-    said = {"kind": record.get("kind"), "payload": record.get("payload")}
+    fields = {"kind": record.get("kind"), "payload": record.get("payload")}
     born: object = record.get("born")
-    return said if born is None else {**said, "id": _row_id(born)}
+    return fields if born is None else {**fields, "id": _row_id(born)}
 
 
 def _row_id(text: object) -> list[Any]:
@@ -159,14 +159,14 @@ def _entry(record: Json) -> Json:
     kind = record["entry"]
     if kind not in _ENTRIES:
         raise PersistenceError(f"unknown entry {kind!r}; expected one of {', '.join(_ENTRIES)}")
-    said = {**record, "event": kind, "at": utc(record["at"])}
+    fields = {**record, "event": kind, "at": utc(record["at"])}
     for name in ("rows", "replaced"):
-        if name in said:
-            said[name] = [_row_id(row) for row in said[name]]
+        if name in fields:
+            fields[name] = [_row_id(row) for row in fields[name]]
     if kind == "model_call":
-        evidence = cast("Json", said["evidence"])
-        said["evidence"] = {**evidence, "started": utc(evidence["started"])}
-    return said
+        evidence = cast("Json", fields["evidence"])
+        fields["evidence"] = {**evidence, "started": utc(evidence["started"])}
+    return fields
 
 
 _ENTRIES = (
@@ -176,19 +176,19 @@ _ENTRIES = (
 
 
 def _result(record: Json) -> Json:
-    run, shown = record["run"], record["shown"]
+    run, row_fields = record["run"], record["shown"]
     if run["entry"] != "tool_run":
         raise TypeError(f"the entry of a result is a {run['entry']!r}, expected a tool_run")
-    row = None if shown is None else _row(shown)
+    row = None if row_fields is None else _row(row_fields)
     return {**record, "event": "result", "run": _entry(run), "shown": row}
 
 
-def _outcome(said: Json) -> Json:
-    if said.get("is") != "Completed":
-        return said
-    if "output" in said:
-        return {"is": "Completed", "output": {"is": "value", "value": said["output"]}}
-    problem = said.get("output_problem")
+def _outcome(outcome: Json) -> Json:
+    if outcome.get("is") != "Completed":
+        return outcome
+    if "output" in outcome:
+        return {"is": "Completed", "output": {"is": "value", "value": outcome["output"]}}
+    problem = outcome.get("output_problem")
     if problem is None:
         return {"is": "Completed"}
     return {"is": "Completed", "output": {"is": "missing", "problem": str(problem)}}
@@ -210,20 +210,20 @@ def usage_from_jsonable(raw: object) -> Json | None:
     """Return token counts, None where there are none; a missing count is 0."""
     if not isinstance(raw, dict):
         return None
-    found = cast("Json", raw)
+    fields = cast("Json", raw)
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
-    counts = {name: found.get(name) for name in names}
+    counts = {name: fields.get(name) for name in names}
     details = ("completion_tokens_details", "prompt_tokens_details")
     return {
         **{name: count if isinstance(count, int) else 0 for name, count in counts.items()},
-        **{name: found[name] for name in details if name in found},
+        **{name: fields[name] for name in details if name in fields},
     }
 
 
 def _renamed(event: str) -> Callable[[Json], Json]:
     def upgrade(record: Json) -> Json:
-        said = {**record, "event": event}
-        return {**said, "at": utc(record["at"])} if "at" in record else said
+        fields = {**record, "event": event}
+        return {**fields, "at": utc(record["at"])} if "at" in record else fields
 
     return upgrade
 

@@ -17,28 +17,30 @@ from rath.session.log.writer import LogWriter, SerialQueue
 _lock = threading.RLock()
 """Reentrant: a run that is started under it looks up where its content is stored."""
 
-_gone_on: WeakKeyDictionary[Deferred[Any], Deferred[Body]] = WeakKeyDictionary()
+_continuations: WeakKeyDictionary[Deferred[Any], Deferred[Body]] = WeakKeyDictionary()
 """By the content with which a run went on: what that run makes."""
 
 _same: WeakKeyDictionary[Deferred[Any], Deferred[Any]] = WeakKeyDictionary()
 """By content that only tells again what a run has left: what that left."""
 
 
-_begun: WeakKeyDictionary[Deferred[Any], dict[UUID, Deferred[Body]]] = WeakKeyDictionary()
+_continued_sessions: WeakKeyDictionary[Deferred[Any], dict[UUID, Deferred[Body]]] = (
+    WeakKeyDictionary()
+)
 """By content from which a program that is stored nowhere went on: what it has begun since."""
 
 
 def latest_run(cell: Deferred[Body]) -> Deferred[Body]:
-    """Return what the last run makes that has gone on with this content; it itself where none has.
+    """Return the latest run that has gone on with this content; it itself where none has.
 
     A run that failed before it had anything counts for nothing.
     """
     with _lock:
         cell = original(cell)
-        while (made := _gone_on.get(cell)) is not None:
-            if made.done() and made.error() is not None and made.latest is None:
+        while (later := _continuations.get(cell)) is not None:
+            if later.done() and later.error() is not None and later.latest is None:
                 break
-            cell = original(made)
+            cell = original(later)
         return cell
 
 
@@ -88,29 +90,29 @@ def claim(cell: Deferred[Body], start: Callable[[], Deferred[Body]]) -> tuple[De
     """
     with _lock:
         first = original(cell)
-        made = latest_run(first)
-        if made is not first:
-            return made, False
-        made = _gone_on[first] = start()
-        return made, True
+        run = latest_run(first)
+        if run is not first:
+            return run, False
+        run = _continuations[first] = start()
+        return run, True
 
 
 def started_sessions(cell: Deferred[Body]) -> dict[UUID, Deferred[Body]]:
-    """Return what a program has begun that goes on from this content, by session; see `begin`."""
+    """Return the sessions a program has begun that goes on from this content; see `begin`."""
     with _lock:
-        return _begun.setdefault(original(cell), {})
+        return _continued_sessions.setdefault(original(cell), {})
 
 
 def begin(
-    begun: dict[UUID, Deferred[Body]], session: UUID, start: Callable[[], Deferred[Body]]
+    started: dict[UUID, Deferred[Body]], session: UUID, start: Callable[[], Deferred[Body]]
 ) -> tuple[Deferred[Body], bool]:
     """Have a session made, unless it is among what was begun; see `claim`."""
     with _lock:
-        known = begun.get(session)
-        if known is not None:
-            return known, False
-        made = begun[session] = start()
-        return made, True
+        cell = started.get(session)
+        if cell is not None:
+            return cell, False
+        run = started[session] = start()
+        return run, True
 
 
 class OpenLogs:
@@ -168,25 +170,25 @@ _writing: dict[UUID, LogWriter] = {}
 
 
 def open_logs_of(store: SessionStore) -> OpenLogs:
-    """Return what is known of a store."""
+    """Return the open logs of a store."""
     return _by_store.setdefault((store.name, store.where), OpenLogs())
 
 
 def open_session_files() -> OpenLogs:
-    """Return what is known of files that hold a whole session each."""
+    """Return the open logs of files that hold a whole session each."""
     return _by_store.setdefault(_FILES, OpenLogs())
 
 
 def writers_of(cell: Deferred[Any]) -> tuple[LogWriter, ...]:
     """Return the logs that hold the content of `cell`, in whatever stores."""
-    found = [open_logs.get(cell) for open_logs in tuple(_by_store.values())]
-    return tuple(writer for writer in found if writer is not None and writer.error is None)
+    writers = [open_logs.get(cell) for open_logs in tuple(_by_store.values())]
+    return tuple(writer for writer in writers if writer is not None and writer.error is None)
 
 
 def writer_of(session: UUID) -> LogWriter | None:
     """Return the first log that is known of a session, None where none is."""
-    found = [open_logs.of_session(session) for open_logs in tuple(_by_store.values())]
-    return next((writer for writer in found if writer is not None), None)
+    writers = [open_logs.of_session(session) for open_logs in tuple(_by_store.values())]
+    return next((writer for writer in writers if writer is not None), None)
 
 
 def begin_writing(writer: LogWriter) -> None:
@@ -201,7 +203,7 @@ def end_writing(writer: LogWriter) -> None:
 
 
 def running_writer(session: UUID) -> LogWriter | None:
-    """Return what writes the run of a session in this process, None where nothing does."""
+    """Return the writer of the run of a session in this process, None where there is none."""
     return _writing.get(session)
 
 

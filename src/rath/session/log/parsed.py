@@ -55,7 +55,7 @@ class ParsedLog:
 
     @property
     def unfinished(self) -> Unfinished | None:
-        """What the run has left open; None once it has ended and waits for nothing."""
+        """The unfinished part of the run; None once it has ended and waits for nothing."""
         is_open = self.state.trailer is None or self.state.is_open
         return self.state.unfinished if is_open else None
 
@@ -152,7 +152,7 @@ Find = Callable[[UUID], ParsedLog | None]
 
 
 def closure(content: ParsedLog, find: Find, *, known: Container[UUID] = ()) -> list[ParsedLog]:
-    """Return what a session and its ancestors say, each once, after what it builds on.
+    """Parse the logs of a session and its ancestors, each once, after those it builds on.
 
     Ancestors without a log are left out. Cost: each log is read once; no recursion.
 
@@ -164,15 +164,15 @@ def closure(content: ParsedLog, find: Find, *, known: Container[UUID] = ()) -> l
     Raises:
         SessionDamaged: A log cannot be believed, or a session builds on itself.
     """
-    found: dict[UUID, ParsedLog | None] = {content.header.session: content}
+    logs: dict[UUID, ParsedLog | None] = {content.header.session: content}
     entered: set[UUID] = set()
     done: dict[UUID, ParsedLog] = {}
     todo = [(content.header.session, False)]
     while todo:
         session, is_after_parents = todo.pop()
-        if session not in found:
-            found[session] = _found(session, find, content.header.session)
-        current = found[session]
+        if session not in logs:
+            logs[session] = _found(session, find, content.header.session)
+        current = logs[session]
         if current is None or session in done:
             continue
         if is_after_parents:
@@ -248,10 +248,10 @@ class LogSource:
         Raises:
             PersistenceError: One cannot be read.
         """
-        return any(_state(self.store.read(each)) != seen for each, seen in self._seen.items())
+        return any(_state(self.store.read(each)) != state for each, state in self._seen.items())
 
     def content(self, data: bytes, where: str, *, is_finished: bool) -> ParsedLog:
-        """Return what a log says.
+        """Return the content of a log.
 
         Raises:
             SessionDamaged: It cannot be believed.
@@ -262,7 +262,7 @@ class LogSource:
         return parse_log(read, self.with_images, recover=self.recover, is_finished=is_finished)
 
     def find(self, session: UUID) -> ParsedLog | None:
-        """Return what the log of a session says, None where there is none.
+        """Return the content of the log of a session, None where there is none.
 
         Raises:
             PersistenceError: It cannot be read.
@@ -276,7 +276,7 @@ class LogSource:
         return content
 
     def find_ancestor(self, session: UUID) -> ParsedLog | None:
-        """Return what the log of a session says; also None for none to believe, to recover."""
+        """Return the content of the log of a session; also None for none to believe, to recover."""
         try:
             return self.find(session)
         except SessionDamaged:
@@ -284,17 +284,17 @@ class LogSource:
                 raise
             return None
 
-    def make_blob(self, digest: str, size: int, is_kept: bool) -> Blob:
+    def make_blob(self, digest: str, size: int, is_stored: bool) -> Blob:
         """Return a blob whose bytes are read from the store when somebody wants them.
 
         There is one for each content, so that it is held once however often it is named.
         """
-        if not is_kept:
+        if not is_stored:
             return Blob(digest, size)
-        found = self._blobs.get(digest)
-        if found is None or found.size != size:
-            found = self._blobs[digest] = Blob.fetched(digest, size, self.store.blob)
-        return found
+        blob = self._blobs.get(digest)
+        if blob is None or blob.size != size:
+            blob = self._blobs[digest] = Blob.fetched(digest, size, self.store.blob)
+        return blob
 
     def with_images(self, row: ChunkRow) -> ChunkRow:
         """Return a row whose images have their bytes when somebody wants them."""
@@ -316,7 +316,7 @@ def read_together(
     is_sound: Callable[[T], bool] = lambda _: True,
     first: LogSource | None = None,
 ) -> T:
-    """Return what `read` makes of several logs, once these belong together.
+    """Read several logs, again until they belong together.
 
     Logs are written parents first, and read one after another: one that was read early may have
     been gone on with before its child is read, which then begins with more than was read. So what
@@ -335,13 +335,13 @@ def read_together(
     for _ in range(MAX_READS - 1):
         source, first = first or LogSource(store, recover), None
         try:
-            made = read(source)
+            result = read(source)
         except SessionDamaged:
             if not source.has_changed():
                 raise
         else:
-            if is_sound(made) or not source.has_changed():
-                return made
+            if is_sound(result) or not source.has_changed():
+                return result
     return read(LogSource(store, recover))
 
 

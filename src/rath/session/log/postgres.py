@@ -178,14 +178,14 @@ class Address:
             options = [each for each in parts.query.split("&") if each]
             schemas = [unquote(each[7:]) for each in options if each.startswith("schema=")]
             query = "&".join(each for each in options if not each.startswith("schema="))
-            given = conninfo_to_dict(f"postgresql://{parts.netloc}{parts.path}?{query}")
+            from_parts = conninfo_to_dict(f"postgresql://{parts.netloc}{parts.path}?{query}")
         except (psycopg.ProgrammingError, ValueError):
             # Without its cause: libpq repeats the part that it did not understand.
             raise ValueError(
                 "the URL of the Postgres store cannot be understood; write it as in "
                 "postgres://user@host:5432/database, with special characters as %XX"
             ) from None
-        parameters = {**_DEFAULTS, **{name: str(value) for name, value in given.items()}}
+        parameters = {**_DEFAULTS, **{name: str(value) for name, value in from_parts.items()}}
         schema = next(filter(None, schemas), DEFAULT_SCHEMA)
         return cls(parameters, schema, _where(parameters, schema))
 
@@ -235,7 +235,7 @@ class SharedConnection:
         self._is_durable: bool | None = None
 
     def run(self, what: str, work: Work[T], *, life: int | None = None) -> T:
-        """Return what `work` returns, on a connection that answers.
+        """Run `work` on a connection that answers.
 
         Args:
             what: What does not work when it fails, for the message.
@@ -357,8 +357,8 @@ class RowDriver(LogDriver):
         self._change("deleting", lambda on: self._fenced(on, _DELETE))
 
     def has_removed(self) -> bool:
-        found = self._change("restoring", lambda on: on.execute(_REMOVED, (self.session,)))
-        return found.fetchone() is not None
+        cursor = self._change("restoring", lambda on: on.execute(_REMOVED, (self.session,)))
+        return cursor.fetchone() is not None
 
     def recover(self) -> None:
         self._change("restoring", lambda on: on.execute(_RESTORE, (self.session,)))
@@ -400,8 +400,8 @@ class RowDriver(LogDriver):
 
     def _fenced(self, on: psycopg.Connection, statement: str, **values: Any) -> None:
         """Change the log, which must be as this writer left it."""
-        known = {"log": self._log, "epoch": self._epoch, "size": self.size, **values}
-        if on.execute(statement.encode(), known).rowcount != 1:
+        parameters = {"log": self._log, "epoch": self._epoch, "size": self.size, **values}
+        if on.execute(statement.encode(), parameters).rowcount != 1:
             raise PersistenceError(
                 f"the log of {self.where} was deleted, or gone on with, by somebody else "
                 "meanwhile; what was written before can still be read"
@@ -446,8 +446,8 @@ class PostgresStore(LogStore):
         def take(on: psycopg.Connection) -> RowDriver:
             life = self.writing.life
             with self._busy:
-                is_held = self._held.get(session) == life
-            row = None if is_held else on.execute(_LOCK, (key,)).fetchone()
+                has_lock = self._held.get(session) == life
+            row = None if has_lock else on.execute(_LOCK, (key,)).fetchone()
             if row is None or not row[0]:
                 raise PersistenceError(
                     f"the log of session {session} in {self.where} is being written by another "
@@ -483,12 +483,12 @@ class PostgresStore(LogStore):
                 row = on.execute(_HOLD, (session,)).fetchone()
                 if row is None:
                     raise self._missing(session)
-                log, epoch, found, is_finished = row
+                log, epoch, stored_size, is_finished = row
                 if not is_finished:
                     raise self._unfinished(session)
-                if found == size and data:
+                if stored_size == size and data:
                     on.execute(_APPEND, {"log": log, "epoch": epoch, "data": data})
-            return bool(found == size)
+            return bool(stored_size == size)
 
         return self.writing.run(f"adding to session {session}", add)
 
@@ -499,8 +499,8 @@ class PostgresStore(LogStore):
             return
         # So that who removes what no log names waits until these lines do.
         on.execute(_KEEP_BLOBS, (self._address.lock_key("blobs"),))
-        known = {row[0] for row in on.execute(_KNOWN_BLOBS, (list(contents),))}
-        for digest in sorted(contents.keys() - known):
+        stored = {row[0] for row in on.execute(_KNOWN_BLOBS, (list(contents),))}
+        for digest in sorted(contents.keys() - stored):
             on.execute(_ADD_BLOB, (digest, contents[digest]))
 
     def read(self, session: UUID) -> StoredLog | None:
@@ -522,8 +522,8 @@ class PostgresStore(LogStore):
     def is_being_written(self, session: UUID) -> bool:
         key = self._address.lock_key(str(session)) % (1 << 64)
         halves = (key >> 32, key & 0xFFFF_FFFF)
-        found = self._rows(f"looking who writes session {session}", _IS_LOCKED, *halves)
-        return bool(found[0][0])
+        rows = self._rows(f"looking who writes session {session}", _IS_LOCKED, *halves)
+        return bool(rows[0][0])
 
     def blob(self, digest: str) -> bytes | None:
         if not is_digest(digest):
@@ -580,8 +580,8 @@ def _enter_schema(connection: psycopg.Connection, schema: str) -> None:
 
 
 def _version(connection: psycopg.Connection) -> int | None:
-    found = connection.execute("SELECT to_regclass('version') IS NOT NULL").fetchone()
-    if found is None or not found[0]:
+    table = connection.execute("SELECT to_regclass('version') IS NOT NULL").fetchone()
+    if table is None or not table[0]:
         return None
     row = connection.execute("SELECT version FROM version").fetchone()
     return None if row is None else int(row[0])

@@ -118,11 +118,11 @@ class LineReader:
             for event in self._open
             if isinstance(event, AgentRows | ToolSchemas | CallSetup)
         }
-        known = self.decoder
-        return frozenset({*known.heads, *known.tools, *known.setups} - lost)
+        decoder = self.decoder
+        return frozenset({*decoder.heads, *decoder.tools, *decoder.setups} - lost)
 
     def encoder(self) -> Encoder:
-        """Return what makes the lines that go on with the log."""
+        """Return the encoder of the lines that go on with the log."""
         assert self.decoder.session is not None, "known after the header"
         return Encoder(self.decoder.session, after=self.sum, known=self.known_digests)
 
@@ -134,8 +134,8 @@ class LineReader:
                 given, but for those that came in with the same bytes: see `read_lines`.
         """
         # Other line separators of Unicode may stand inside strings.
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        return tuple(event for line in whole for event in self.take(line))
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        return tuple(event for line in complete for event in self.take(line))
 
     @property
     def trailer(self) -> Json | None:
@@ -143,7 +143,7 @@ class LineReader:
         return decode_record(self._end) if self._end else None
 
     def take(self, line: bytes) -> tuple[Event, ...]:
-        """Return what a whole line, without its line feed, completes: nothing, or its group.
+        """Take a whole line, without its line feed, and return the group it completes, if any.
 
         Raises:
             SessionDamaged: It cannot be believed.
@@ -219,11 +219,11 @@ class LineReader:
         if record.get("record_type") == "header":
             raise PersistenceError("duplicate header")
         try:
-            made = upgrade_line(record, header_version=self.version)
+            upgraded = upgrade_line(record, header_version=self.version)
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as exc:
             kind = record.get("record_type")
             raise PersistenceError(f"malformed {kind}: {type(exc).__name__}: {exc}") from exc
-        return self.decoder.take_record(made)
+        return self.decoder.take_record(upgraded)
 
     def _take_unchained(self, line: bytes) -> Event:
         """Return the event on a line of version 1: header, rows, and a trailer that ends it."""
@@ -247,7 +247,7 @@ class LineReader:
 
 @dataclass(frozen=True, slots=True)
 class LogLines:
-    """What a log says, up to where it can be believed."""
+    """The lines of a log, up to where it can be believed."""
 
     lines: tuple[Event, ...]
     """One event for each line."""
@@ -345,7 +345,7 @@ def decode_header(record: Json) -> Header:
             workspace=msgspec.convert(workspace, StoredWorkspace | None),
             rows=_ranges(record.get("rows")),
             entries=_ranges(record.get("entries")),
-            given=tuple(_given(each) for each in record.get("given") or ()),
+            given=tuple(_prior_usage(each) for each in record.get("given") or ()),
             lineage=None if lineage is None else (UUID(lineage[0]), UUID(lineage[1]), lineage[2]),
             provider=record.get("provider"),
         )
@@ -374,18 +374,18 @@ def _pairs(raw: object) -> tuple[tuple[str, Any], ...]:
     return tuple((str(pair[0]), pair[1]) for pair in pairs if len(pair) == 2)
 
 
-def _ranges(said: object) -> tuple[AncestorRange, ...]:
-    made: list[AncestorRange] = []
-    for session, start, stop, digest in cast("list[list[Any]]", said or []):
+def _ranges(value: object) -> tuple[AncestorRange, ...]:
+    ranges: list[AncestorRange] = []
+    for session, start, stop, digest in cast("list[list[Any]]", value or []):
         is_range = type(start) is int and type(stop) is int and 0 <= start <= stop
         if not is_range or not is_digest(digest):
             raise ValueError(f"bad part {session!r}, {start!r} to {stop!r}, {digest!r}")
-        made.append(AncestorRange(UUID(session), start, stop, digest))
-    return tuple(made)
+        ranges.append(AncestorRange(UUID(session), start, stop, digest))
+    return tuple(ranges)
 
 
-def _given(said: Json) -> GivenUsage:
-    usage = usage_from_jsonable(said["usage"])
+def _prior_usage(fields: Json) -> GivenUsage:
+    usage = usage_from_jsonable(fields["usage"])
     if usage is None:
         raise ValueError("given usage without token counts")
-    return GivenUsage(UUID(said["session"]), RathLLMTokenUsage(**usage))
+    return GivenUsage(UUID(fields["session"]), RathLLMTokenUsage(**usage))

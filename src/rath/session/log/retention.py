@@ -108,20 +108,20 @@ def prunable_sessions(*, older_than: timedelta, store: SessionStore | None = Non
     # Those that were begun meanwhile may have come from what is old.
     ages |= _ages(store, store.stamps().keys() - first.keys(), limit)
     todo = [session for session, age in ages.items() if not age.is_old]
-    kept: set[UUID] = set()
+    retained: set[UUID] = set()
     while todo:
         session = todo.pop()
-        if session not in kept and session in ages:
-            kept.add(session)
+        if session not in retained and session in ages:
+            retained.add(session)
             todo += ages[session].needs
     # Begun later: a child, whose parents must not go first.
-    old = ages.keys() - kept
+    old = ages.keys() - retained
     return sorted(old, key=lambda session: ages[session].created_at, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Age:
-    """What pruning knows of a log."""
+    """The age and the references of a log, for pruning."""
 
     created_at: datetime
     needs: tuple[UUID, ...]
@@ -161,9 +161,9 @@ def _sources(store: SessionStore, session: UUID) -> set[UUID]:
         _logger.warning("what session %s begins with is not known: %s", session, exc)
         return set()
     headers = [line for line in lines if isinstance(line, Header)]
-    found = {part.session for each in headers for part in (*each.rows, *each.entries)}
+    sessions = {part.session for each in headers for part in (*each.rows, *each.entries)}
     merges = (each for each in headers if each.kind is LineageKind.OP_MERGE)
-    return found.union(*(each.parents[1:] for each in merges))
+    return sessions.union(*(each.parents[1:] for each in merges))
 
 
 def _make_independent(store: SessionStore, child: UUID, of: UUID) -> None:
@@ -214,5 +214,5 @@ def _parts_before(
 ) -> tuple[tuple[AncestorRange, ...], int]:
     """Return the parts before the first one of `of`, and how many items they have."""
     stop = next((at for at, part in enumerate(parts) if part.session == of), len(parts))
-    kept = tuple(parts[:stop])
-    return kept, sum(part.stop - part.start for part in kept)
+    prefix = tuple(parts[:stop])
+    return prefix, sum(part.stop - part.start for part in prefix)

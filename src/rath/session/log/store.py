@@ -579,9 +579,9 @@ def open_store(url: str | None = None) -> SessionStore:
     if opened is None:
         # Outside the lock: what is imported may itself open stores. The first one that is there
         # is the one of the process.
-        made = stores.get(scheme.lower())(url)
+        store = stores.get(scheme.lower())(url)
         with _lock:
-            opened = _opened.setdefault(url, made)
+            opened = _opened.setdefault(url, store)
     return opened
 
 
@@ -604,7 +604,7 @@ def default_store() -> SessionStore:
 
 
 def _configured() -> str | None:
-    """Return what the first config to name a store says, None where none does."""
+    """Return the store URL of the first config to name one, None where none does."""
     for layer in config.config_layers():
         url = layer.config.sessions.store
         if url:

@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was looked at, and what was found."""
+    """The findings of a check of stored sessions."""
 
     session: UUID
     n_sessions: int
@@ -70,9 +70,9 @@ class Verification:
     @property
     def worst(self) -> Severity | None:
         """The worst severity, None where there is no problem."""
-        found = {problem.severity for problem in self.problems}
+        severities = {problem.severity for problem in self.problems}
         ranked: tuple[Severity, ...] = ("damaged", "missing", "note")
-        return next((severity for severity in ranked if severity in found), None)
+        return next((severity for severity in ranked if severity in severities), None)
 
 
 def verify(store: SessionStore, session: UUID | str) -> Verification:
@@ -90,7 +90,9 @@ def verify(store: SessionStore, session: UUID | str) -> Verification:
     def look(source: LogSource) -> Verification:
         return _verified(source, wanted)
 
-    return read_together(store, look, recover=True, is_sound=lambda found: found.worst != "damaged")
+    return read_together(
+        store, look, recover=True, is_sound=lambda verification: verification.worst != "damaged"
+    )
 
 
 def _verified(source: LogSource, wanted: UUID) -> Verification:
@@ -105,8 +107,8 @@ def _verified(source: LogSource, wanted: UUID) -> Verification:
         content = source.content(log.data, log.where, is_finished=log.is_finished)
         content.require(wanted)
     except SessionDamaged as exc:
-        found = Problem("damaged", "line", wanted, str(exc))
-        return Verification(wanted, 1, 0, 0, (found,))
+        problem = Problem("damaged", "line", wanted, str(exc))
+        return Verification(wanted, 1, 0, 0, (problem,))
     checking = _Checking(source)
     contents = checking.closure(content)
     return checking.result(wanted, contents, memory)
@@ -121,7 +123,7 @@ class _Checking:
         self._unread: set[UUID] = set()
 
     def closure(self, content: ParsedLog) -> list[ParsedLog]:
-        """Return what can be believed of a session and its ancestors, parents first."""
+        """Return the credible logs of a session and its ancestors, parents first."""
         try:
             return closure(content, self._find)
         except SessionDamaged as exc:  # it builds on itself
@@ -161,8 +163,8 @@ class _Checking:
         if content.problem is not None or built.problem is not None:
             return  # what stands behind the damage is not known
         sizes = len(built.rows.items), len(built.entries.items)
-        held = LogExtent(*sizes, content.reader.n_lines, header.created_at)
-        problem = lost_lines(self._source.store, header.session, held, memory)
+        extent = LogExtent(*sizes, content.reader.n_lines, header.created_at)
+        problem = lost_lines(self._source.store, header.session, extent, memory)
         if problem is not None:
             self._add("damaged", "line", header.session, f"{content.where}: {problem}")
 
@@ -206,21 +208,21 @@ class _Checking:
         trailer = content.state.trailer
         if trailer is None or not content.reader.takes_more:
             return
-        said, found = trailer.usage, built.cell.result().usage()
-        if _counts(said) != _counts(found):
+        recorded, counted = trailer.usage, built.cell.result().usage()
+        if _counts(recorded) != _counts(counted):
             self._add(
                 "damaged",
                 "usage",
                 content.header.session,
-                f"{content.where}: the trailer says {_counts(said)} tokens (prompt, completion, "
-                f"total), and the model calls sum up to {_counts(found)}",
+                f"{content.where}: the trailer says {_counts(recorded)} tokens (prompt, "
+                f"completion, total), and the model calls sum up to {_counts(counted)}",
             )
 
-    def _look_at_blobs(self, content: ParsedLog, seen: dict[str, Blob]) -> None:
-        for blob in _kept(content):
-            if blob.digest in seen:
+    def _look_at_blobs(self, content: ParsedLog, checked: dict[str, Blob]) -> None:
+        for blob in _stored_blobs(content):
+            if blob.digest in checked:
                 continue
-            seen[blob.digest] = blob
+            checked[blob.digest] = blob
             problem = self._problem_of(blob)
             if problem is not None:
                 text = f"{content.where}: content {blob.digest}, {blob.size} bytes, {problem}"
@@ -241,7 +243,7 @@ class _Checking:
         self._problems.append(Problem(severity, kind, session, text))
 
 
-def _kept(content: ParsedLog) -> Iterator[Blob]:
+def _stored_blobs(content: ParsedLog) -> Iterator[Blob]:
     """Yield the contents that a log names and that were kept."""
     results = content.state.results.values()
     for row in (*content.rows, *(each.shown for each in results if each.shown is not None)):

@@ -118,7 +118,7 @@ def find_log(store: SessionStore, session: UUID) -> ParsedLog | None:
     return parse_log(read, is_finished=log.is_finished)
 
 
-def find_whole_log(store: SessionStore, session: UUID) -> ParsedLog | None:
+def find_complete_log(store: SessionStore, session: UUID) -> ParsedLog | None:
     """Read the log of a session that is gone on with, None where there is none; blocks.
 
     A log that has lost its last lines is a beginning of itself: calls that these told of would be
@@ -133,8 +133,8 @@ def find_whole_log(store: SessionStore, session: UUID) -> ParsedLog | None:
     if written is None:
         return None
     reader = written.reader
-    held = LogExtent(written.state.n_rows, written.n_entries, reader.n_lines, reader.created_at)
-    problem = lost_lines(store, session, held, memory)
+    extent = LogExtent(written.state.n_rows, written.n_entries, reader.n_lines, reader.created_at)
+    problem = lost_lines(store, session, extent, memory)
     if problem is not None:
         raise SessionDamaged(problem, where=reader.where, line=reader.n_lines)
     return written
@@ -150,12 +150,12 @@ class LogExtent(NamedTuple):
     """Of the whole record."""
 
     n_lines: int
-    begun_at: datetime
+    started_at: datetime
     """When the session was begun."""
 
 
 def lost_lines(
-    store: SessionStore, session: UUID, held: LogExtent, memory: index.IndexMemory
+    store: SessionStore, session: UUID, extent: LogExtent, memory: index.IndexMemory
 ) -> str | None:
     """Return who knows more of a session than its log holds, None where nobody does.
 
@@ -164,12 +164,12 @@ def lost_lines(
     Args:
         store: Where it is.
         session: Which one.
-        held: How much its log holds.
+        extent: How much its log holds.
         memory: What the index said of it before the log was read.
     """
     # Another log under the same id was begun at another time.
-    if index.to_micros(held.begun_at) == memory.begun and held.n_lines < memory.n_lines:
-        return index.lines_are_missing(held.n_lines, memory.n_lines)
+    if index.to_micros(extent.started_at) == memory.started_at and extent.n_lines < memory.n_lines:
+        return index.lines_are_missing(extent.n_lines, memory.n_lines)
     for child, stamp in store.stamps().items():
         is_known = memory.stamps.get(child) == stamp
         if child == session or (is_known and child not in memory.children):
@@ -177,15 +177,15 @@ def lost_lines(
         header = _first_line(store, child, session)
         if header is None:
             continue
-        for what, n_held, parts in (
-            ("rows", held.n_rows, header.rows),
-            ("entries", held.n_entries, header.entries),
+        for what, n_stored, parts in (
+            ("rows", extent.n_rows, header.rows),
+            ("entries", extent.n_entries, header.entries),
         ):
             stop = max((part.stop for part in parts if part.session == session), default=0)
-            if stop > n_held:
+            if stop > n_stored:
                 return (
                     f"session {child} begins with {what} of it up to {stop}, and it has only "
-                    f"{n_held}: its end was cut off. Bring it back from a backup; with "
+                    f"{n_stored}: its end was cut off. Bring it back from a backup; with "
                     "recover=True what stands before can be read"
                 )
     return None
@@ -209,13 +209,15 @@ def knows_open_calls(written: ParsedLog, body: Body) -> bool:
 
     One that has made rows or entries since the log was written knows more than that.
     """
-    state, left = written.state, body.unfinished
+    state, unfinished = written.state, body.unfinished
     if (state.n_rows, written.n_entries) != (len(body.table), len(body.record)):
         return True
-    begun = {(each.row, each.call, each.at) for each in (left.intents if left else ())}
-    ended = {each.run.id for each in (left.results if left else ())}
+    intent_keys = {
+        (each.row, each.call, each.at) for each in (unfinished.intents if unfinished else ())
+    }
+    ended = {each.run.id for each in (unfinished.results if unfinished else ())}
     last = state.unfinished
-    return all((each.row, each.call, each.at) in begun for each in last.intents) and all(
+    return all((each.row, each.call, each.at) in intent_keys for each in last.intents) and all(
         each.run.id in ended for each in last.results
     )
 
@@ -294,11 +296,11 @@ class LogWriter:
         place: Header | PlacementChange | None = None,
     ) -> LogWriter:
         """Return the writer of a log that is there; it is read when something is to be added."""
-        made = cls(store, session, is_alone=is_alone)
-        made._encoder = None  # a constructor of the same class
-        made._state = "finished" if is_finished else "unfinished"
-        made._place = place
-        return made
+        writer = cls(store, session, is_alone=is_alone)
+        writer._encoder = None  # a constructor of the same class
+        writer._state = "finished" if is_finished else "unfinished"
+        writer._place = place
+        return writer
 
     @property
     def is_at_rest(self) -> bool:
@@ -342,7 +344,7 @@ class LogWriter:
             self._waiting.append(other)
 
     def settled(self) -> Future[None]:
-        """Return what is done when all that was handed over is written, or has failed."""
+        """Return a future that is done when all that was handed over is written, or has failed."""
         return self._lane.put(partial(self._guarded, self._write_waiting))
 
     def finish(self, make: Callable[[], Sequence[Event]]) -> Future[None]:
@@ -520,7 +522,7 @@ class LogWriter:
 
     def _read_again(self) -> None:
         # A log that lost its end would take a decision on a call that was made already.
-        written = find_whole_log(self.store, self.session) or read_log(self.store, self.session)
+        written = find_complete_log(self.store, self.session) or read_log(self.store, self.session)
         self._state = "finished" if written.is_finished else "unfinished"
         self._go_on_after(written)
 
@@ -540,8 +542,8 @@ class LogWriter:
 
     def _append_reopened(self, lines: Sequence[Event]) -> None:
         """Add lines to a log without an end, or behind what a writer has left of its last ones."""
-        whole = self._size + self._n_torn
-        log = self._log = self.store.reopen(self.session, self._size, size=whole)
+        full_size = self._size + self._n_torn
+        log = self._log = self.store.reopen(self.session, self._size, size=full_size)
         self._n_torn = 0
         try:
             self._put(lines, durable=True)
@@ -556,8 +558,8 @@ class LogWriter:
     def _missing(self, record: Record) -> Sequence[Entry]:
         """Return the entries of a record that the log lacks; what it has must be in the record."""
         first, read = self._read
-        known = (entry.id for entry in record.since(first)) if read else ()
-        if any(mine != its for mine, its in zip(read, known, strict=False)):
+        ids = (entry.id for entry in record.since(first)) if read else ()
+        if any(mine != its for mine, its in zip(read, ids, strict=False)):
             raise self._changed()
         return record.since(self._n_entries)
 
@@ -603,9 +605,9 @@ class LogWriter:
 
 
 def _follow_again(writer: weakref.ref[LogWriter], place: PlacementRef) -> None:
-    known = writer()
-    if known is not None:
-        known.follow(place)
+    log_writer = writer()
+    if log_writer is not None:
+        log_writer.follow(place)
 
 
 def _tell_unplaced(session: UUID, done: Future[None]) -> None:

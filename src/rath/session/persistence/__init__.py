@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rath.session.loading import load_stored as load_stored
+    from rath.session.log.header import PersistedSessionHeader as PersistedSessionHeader
     from rath.session.log.migrations import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
     from rath.session.log.migrations import register_chunk_migration as register_chunk_migration
     from rath.session.log.migrations import register_header_migration as register_header_migration
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from rath.session.log.paths import session_file as session_file
     from rath.session.log.paths import session_partial_file as session_partial_file
     from rath.session.log.paths import sessions_dir as sessions_dir
-    from rath.session.log.records import PersistedSessionHeader as PersistedSessionHeader
     from rath.session.persistence.errors import PersistenceError as PersistenceError
     from rath.session.persistence.loader import PersistedSession as PersistedSession
     from rath.session.persistence.loader import PersistedSessionMeta as PersistedSessionMeta
@@ -41,7 +41,7 @@ else:
             *("SESSIONS_DIR_NAME", "SESSION_FILE_SUFFIX", "SESSION_PARTIAL_SUFFIX"),
             *("ensure_sessions_dir", "session_file", "session_partial_file", "sessions_dir"),
         ),
-        "rath.session.log.records": ("PersistedSessionHeader",),
+        "rath.session.log.header": ("PersistedSessionHeader",),
         "writer": ("SessionWriter",),
     }
     __all__ = [name for names in _MODULES.values() for name in names]

@@ -19,10 +19,10 @@ from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import nearest_first, parents_of
 from rath.session.loading import Loaded, load, load_file, placement_of
 from rath.session.log.files import FileStore
+from rath.session.log.header import PersistedSessionHeader, header_of
 from rath.session.log.index.store_index import ListedLog, StoreIndex
 from rath.session.log.parsed import LogSource, ParsedLog
 from rath.session.log.paths import checked_id
-from rath.session.log.records import PersistedSessionHeader, header_of
 from rath.session.log.retention import delete_session, prune_sessions
 from rath.session.log.store import SessionStore, default_store
 from rath.session.outcome import Outcome
@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistedSessionMeta:
-    """What a listing says about one stored session."""
+    """One stored session in a listing."""
 
     id: UUID
     path: Path
@@ -80,7 +80,7 @@ class PersistedSession:
 
     @property
     def record(self) -> Record:
-        """What happened; empty for a file of version 1, which did not keep it."""
+        """The recorded entries; empty for a file of version 1, which did not keep them."""
         return self.session().record
 
     @property
@@ -165,23 +165,23 @@ def load_session(
 
 
 def list_persisted_sessions() -> list[PersistedSessionMeta]:
-    """Return what stands in the store of the home, oldest first; the unreadable is logged.
+    """List the sessions in the store of the home, oldest first; the unreadable is logged.
 
     Cost: the first time every log is read, then those that have changed since; see `StoreIndex`.
     """
     source = LogSource(default_store())
-    found: list[PersistedSessionMeta] = []
-    with StoreIndex(source.store) as known:
-        logs = known.logs()
+    sessions: list[PersistedSessionMeta] = []
+    with StoreIndex(source.store) as index:
+        logs = index.logs()
     for session, log in logs.items():
         try:
-            facts = log or _listed(source.find(session))
+            facts = log or _listing_of(source.find(session))
         except PersistenceError as exc:
             _logger.warning("left out of the list: %s", exc)
             continue
         if facts is not None:
-            found.append(_meta(session, facts, source.store))
-    return sorted(found, key=lambda meta: meta.created_at)
+            sessions.append(_meta(session, facts, source.store))
+    return sorted(sessions, key=lambda meta: meta.created_at)
 
 
 def _persisted(loaded: Loaded) -> PersistedSession:
@@ -198,7 +198,7 @@ def _persisted(loaded: Loaded) -> PersistedSession:
     )
 
 
-def _listed(log: ParsedLog | None) -> ListedLog | None:
+def _listing_of(log: ParsedLog | None) -> ListedLog | None:
     if log is None:
         return None
     header, n_rows = log.header, log.state.n_rows
@@ -223,15 +223,18 @@ def _meta(session: UUID, log: ListedLog, store: SessionStore) -> PersistedSessio
 def _agent_rows(session: Session) -> tuple[ChunkRow, ...]:
     """Return the agent's rows of the last loop behind a session, itself included."""
     loops = {
-        made.session: made.head
-        for made in session.record
-        if isinstance(made, Operation) and made.kind == "loop"
+        operation.session: operation.head
+        for operation in session.record
+        if isinstance(operation, Operation) and operation.kind == "loop"
     }
-    for made in nearest_first(session.as_parent()):
-        if made.id in loops:
-            return loops[made.id]
-        parents = parents_of(made)
-        if made.provenance is None or made.provenance.kind is not LineageKind.OP_SESSION_LOOP:
+    for operation in nearest_first(session.as_parent()):
+        if operation.id in loops:
+            return loops[operation.id]
+        parents = parents_of(operation)
+        if (
+            operation.provenance is None
+            or operation.provenance.kind is not LineageKind.OP_SESSION_LOOP
+        ):
             continue
         if len(parents) == 2 and parents[1].body is not None:
             # What a writer has left without its record may still name a stored agent.

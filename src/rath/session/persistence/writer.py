@@ -70,9 +70,9 @@ class SessionWriter:
             sandbox_handle_id=sandbox_handle_id,
         )
         body = session.body
-        known = body.latest if body.done() else None
-        given = () if known is None else known.given
-        first = self._encoded(header_line(who, given=given))
+        content = body.latest if body.done() else None
+        usage = () if content is None else content.given
+        first = self._encoded(header_line(who, given=usage))
         self._log = FileStore.at(self.path, session.id).replace(session.id, backs_up=True)
         self.partial_path = Path(self._log.where)
         try:

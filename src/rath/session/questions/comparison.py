@@ -25,7 +25,7 @@ from rath.session.questions.lineage import (
     find_missing,
     lineage_of,
 )
-from rath.session.questions.origin import By, made_by, what_changed
+from rath.session.questions.origin import By, author_of, what_changed
 from rath.session.record import (
     CHECK_ORIGIN,
     Change,
@@ -43,7 +43,7 @@ _AROUND = 40
 
 
 def texts_of(row: ChunkRow) -> Iterator[str]:
-    """Yield what a row says; of JSON first the texts in it, unescaped, and then the whole."""
+    """Yield the texts of a row; of JSON first the texts in it, unescaped, and then the whole."""
     content = row.content
     match content:
         case SystemText(text):
@@ -104,7 +104,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is behind a session, each thing counted once."""
+    """The totals of a session and its ancestors, each thing counted once."""
 
     rows: int
     turns: int
@@ -143,7 +143,7 @@ class RowPair:
 
 @dataclass(frozen=True, slots=True)
 class FilePair:
-    """What became of a file in each session; None where it was not touched."""
+    """The changes of a file in each session; None where it was not touched."""
 
     path: str
     left: FileEffect | None
@@ -295,8 +295,8 @@ def blame(session: Session, text: str) -> Blame:
         ValueError: The text is blank.
     """
     search = _Search(lineage_of(session), text)
-    found = tuple(search.appearances())
-    return Blame(session.id, search.text, found, tuple(search.missing(found)))
+    appearances = tuple(search.appearances())
+    return Blame(session.id, search.text, appearances, tuple(search.missing(appearances)))
 
 
 class _Find(NamedTuple):
@@ -353,16 +353,16 @@ class _Search:
                 kinds.add("model calls")
             elif is_untold and each.by == "tool":
                 kinds.add("tool runs")
-            if isinstance(each.entry, ModelCall) and self._begun(each.entry) is None:
+            if isinstance(each.entry, ModelCall) and self._operation_of(each.entry) is None:
                 kinds.add("operations")
-        told = (*find_missing(self._lineage, "seen"), *find_missing(self._lineage, "where"))
-        yield from (each for each in told if each.kind in kinds)
+        gaps = (*find_missing(self._lineage, "seen"), *find_missing(self._lineage, "where"))
+        yield from (each for each in gaps if each.kind in kinds)
 
     def _row(self, row_id: RowId, birth: Birth, maker: Entry | None, excerpt: str) -> Appearance:
         is_answer = isinstance(birth.row.content, AssistantTurn) or row_id in self._summaries
         return Appearance(
             place="row",
-            by=made_by(self._lineage, birth.row),
+            by=author_of(self._lineage, birth.row),
             session=row_id.session,
             row=row_id,
             turn=birth.turn,
@@ -380,11 +380,11 @@ class _Search:
         return ""
 
     def _read(self, row_id: RowId, birth: Birth, maker: Entry | None) -> Iterator[TextSource]:
-        """Yield what the model had read before it wrote a row."""
+        """Yield the texts that the model had read before it wrote a row."""
         births = self._lineage.births
         if isinstance(maker, ModelCall):
-            begun = self._begun(maker)
-            if begun is not None and any(map(self._in_row, begun.head)):
+            operation = self._operation_of(maker)
+            if operation is not None and any(map(self._in_row, operation.head)):
                 yield TextSource("instructions")
             for note in () if maker.seen is None else maker.seen.recalled:
                 if self._in_text(note.text) is not None:
@@ -397,29 +397,29 @@ class _Search:
         yield from (TextSource("row", row.id) for row in before if self._in_row(row) is not None)
 
     def _around(self, entry: Entry, turn: int | None) -> Iterator[Appearance]:
-        """Yield what an entry brought with it beside its row."""
-        begun = self._begun(entry)
-        for found in self._brought(entry, begun):
-            if found.excerpt is not None:
+        """Yield the finds that an entry brought with it beside its row."""
+        operation = self._operation_of(entry)
+        for find in self._brought(entry, operation):
+            if find.excerpt is not None:
                 yield Appearance(
-                    place=found.place,
+                    place=find.place,
                     by="tool" if isinstance(entry, ToolRun) else None,
                     hook=entry.hook if isinstance(entry, Change) else "",
-                    session=None if begun is None else begun.session,
-                    row=found.row,
+                    session=None if operation is None else operation.session,
+                    row=find.row,
                     turn=turn,
                     entry=entry,
-                    excerpt=found.excerpt,
-                    path=found.path,
-                    uri=found.uri,
+                    excerpt=find.excerpt,
+                    path=find.path,
+                    uri=find.uri,
                 )
 
-    def _brought(self, entry: Entry, begun: Operation | None) -> Iterator[_Find]:
+    def _brought(self, entry: Entry, operation: Operation | None) -> Iterator[_Find]:
         if isinstance(entry, ModelCall):
-            if begun is not None and begun.id not in self._heads:
-                self._heads.add(begun.id)
+            if operation is not None and operation.id not in self._heads:
+                self._heads.add(operation.id)
                 # The agent's session is a parent of the run: mostly its rows are there already.
-                new = (row for row in begun.head if row.id not in self._lineage.births)
+                new = (row for row in operation.head if row.id not in self._lineage.births)
                 yield from (_Find("instructions", self._in_row(row), row.id) for row in new)
             for note in () if entry.seen is None else entry.seen.recalled:
                 if (note.uri, note.text) not in self._notes:
@@ -438,11 +438,11 @@ class _Search:
             if excerpt is not None and self._in_blob(entry.after) is None:
                 yield _Find("replaced", excerpt)
 
-    def _begun(self, entry: Entry) -> Operation | None:
+    def _operation_of(self, entry: Entry) -> Operation | None:
         return self._lineage.operations.get(entry.operation)
 
-    def _found_in(self, texts: Iterable[str]) -> str | None:
-        """Return what stands around the text in the first of `texts` that holds it, else None."""
+    def _excerpt_of(self, texts: Iterable[str]) -> str | None:
+        """Return an excerpt of the first of `texts` that holds it, else None."""
         for text in texts:
             plain = _plain(text)
             at = plain.find(self.text)
@@ -453,10 +453,10 @@ class _Search:
         return None
 
     def _in_text(self, text: str) -> str | None:
-        return self._found_in((text,))
+        return self._excerpt_of((text,))
 
     def _in_row(self, row: ChunkRow) -> str | None:
-        return self._found_in(texts_of(row))
+        return self._excerpt_of(texts_of(row))
 
     def _in_blob(self, blob: Blob | None) -> str | None:
         if blob is None or blob.data is None or not is_text(blob.data):

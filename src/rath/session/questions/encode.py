@@ -41,9 +41,9 @@ def encode_answer(answer: Answer) -> Json:
     """
     encoded = _members(answer)
     if isinstance(answer, WhatWasSeen):
-        encoded["calls"] = [_seen(each) for each in answer.calls]
+        encoded["calls"] = [_call_json(each) for each in answer.calls]
     elif isinstance(answer, WhoAnswered):
-        encoded["calls"] = [_answered(each) for each in answer.calls]
+        encoded["calls"] = [_answer_json(each) for each in answer.calls]
         encoded["models"] = dict(answer.models)
     elif isinstance(answer, WhereToolsRan):
         encoded["sandboxes"] = [
@@ -55,7 +55,7 @@ def encode_answer(answer: Answer) -> Json:
     return encoded
 
 
-def _seen(each: SeenCall) -> Json:
+def _call_json(each: SeenCall) -> Json:
     seen = each.call.seen
     # Of all turns together the rows of the requests would be very many.
     rows = None if each.rows is None or each.body is None else each.rows
@@ -74,7 +74,7 @@ def _seen(each: SeenCall) -> Json:
     }
 
 
-def _answered(each: AnsweredCall) -> Json:
+def _answer_json(each: AnsweredCall) -> Json:
     evidence = each.call.evidence
     return {
         **_about_call(each.call, each.turn),
@@ -102,7 +102,7 @@ def _entry(entry: Entry) -> Json:
             **_members(entry, "workspace", "undone"),
         }
     if isinstance(entry, ModelCall):
-        return {"kind": "model_call", **_answered(AnsweredCall(None, entry))}
+        return {"kind": "model_call", **_answer_json(AnsweredCall(None, entry))}
     kind = "tool_run" if isinstance(entry, ToolRun) else type(entry).__name__.lower()
     return {"kind": kind, **_members(entry)}
 
@@ -134,8 +134,8 @@ def _object_json(value: object) -> Json:
         case Blob():
             return {"sha256": value.digest, "size": value.size}
         case ChunkRow():
-            said = {name: _plain(item) for name, item in value.payload.items()}
-            return {"kind": value.kind_name, "payload": said, "id": _plain(value.id)}
+            payload = {name: _plain(item) for name, item in value.payload.items()}
+            return {"kind": value.kind_name, "payload": payload, "id": _plain(value.id)}
         case OutputValue():
             to_json: object = getattr(value.value, "model_dump", None)
             return {"value": to_json(mode="json") if callable(to_json) else _plain(value.value)}
@@ -186,45 +186,45 @@ _ALWAYS: Mapping[type, frozenset[str]] = {
 
 def entry_to_jsonable(entry: Entry) -> Json:
     """Return an entry of the record as JSON."""
-    said: Json = {"entry": type(entry).__struct_config__.tag, **_entry_members(entry)}
+    fields: Json = {"entry": type(entry).__struct_config__.tag, **_entry_members(entry)}
     if isinstance(entry, Operation):
         if entry.head:
-            said["head"] = rows_digest(entry.head)
+            fields["head"] = rows_digest(entry.head)
         if entry.tools:
-            said["tools"] = tools_digest(entry.tools)
+            fields["tools"] = tools_digest(entry.tools)
         if entry.theirs is not None:
-            said["n_theirs"] = len(entry.theirs)
+            fields["n_theirs"] = len(entry.theirs)
     elif isinstance(entry, ModelCall):
         cost = entry.evidence.cost
         if cost is not None:
-            said["evidence"]["cost"] = _entry_members(cost)
-    return said
+            fields["evidence"]["cost"] = _entry_members(cost)
+    return fields
 
 
 def outcome_to_jsonable(outcome: Outcome) -> Json:
     """Return how a run ended as JSON."""
-    said: Json = {"is": type(outcome).__name__}
+    fields: Json = {"is": type(outcome).__name__}
     if not isinstance(outcome, Completed):
-        return {**said, **_entry_members(outcome)}
+        return {**fields, **_entry_members(outcome)}
     if isinstance(outcome.output, OutputMissing):
-        said["output_problem"] = outcome.output.problem
+        fields["output_problem"] = outcome.output.problem
     elif outcome.output is not None:
-        said["output"] = output_to_plain(outcome.output.value)
-    return said
+        fields["output"] = output_to_plain(outcome.output.value)
+    return fields
 
 
 def _entry_members(value: object) -> Json:
     """Return the fields of a value; one is left out where it has its default, None or ()."""
     kind: Any = type(value)
     always = _ALWAYS.get(kind, frozenset())
-    said: Json = {}
+    fields: Json = {}
     for name, default in _fields(kind):
         member = getattr(value, name)
         is_left_out = (member is None or member == ()) and member == default
         is_apart = kind is Operation and name in _APART
         if not is_apart and (name in always or not is_left_out):
-            said[name] = _jsonable(member)
-    return said
+            fields[name] = _jsonable(member)
+    return fields
 
 
 def _jsonable(value: object) -> object:
@@ -236,8 +236,8 @@ def _jsonable(value: object) -> object:
         case RowId(session, index):
             return f"{session}:{index}"
         case Blob(digest, size):
-            said: Json = {"sha256": digest, "size": size}
-            return {**said, "kept": True} if value.is_kept else said
+            fields: Json = {"sha256": digest, "size": size}
+            return {**fields, "kept": True} if value.is_kept else fields
         case tuple():
             return [_jsonable(each) for each in cast("tuple[object, ...]", value)]
         case _ if _is_record(value):

@@ -85,7 +85,7 @@ class Birth:
 
 
 class Lineage:
-    """What a session came from, parents before children, itself last; waits for the run.
+    """The ancestry of a session, parents before children, itself last; waits for the run.
 
     It costs O(rows and entries of all of them).
     """
@@ -102,7 +102,7 @@ class Lineage:
         self.operations = {entry.operation: entry for entry in operations}
         """By run id."""
 
-        self.made_by = {entry.session: entry for entry in operations if entry.kind in _MAKERS}
+        self.makers = {entry.session: entry for entry in operations if entry.kind in _MAKERS}
         """The operation that made a session, by the session's id."""
 
         self.births = self._births()
@@ -122,17 +122,19 @@ class Lineage:
 
         A row of a session that nothing is known of counts as one of a run: somebody made it.
         """
-        made = self.made_by.get(row.session)
-        if made is not None:
-            return made.kind in ("loop", "compress")
+        operation = self.makers.get(row.session)
+        if operation is not None:
+            return operation.kind in ("loop", "compress")
         node = self.nodes.get(row.session)
         return node is None or node.operator in RUNS | DERIVATIONS
 
     def is_summary(self, row: RowId) -> bool:
         """Tell whether a row is the one that a compression made."""
-        made, node = self.made_by.get(row.session), self.nodes.get(row.session)
+        operation, node = self.makers.get(row.session), self.nodes.get(row.session)
         is_compressed = node is not None and node.operator == "run_session_compress"
-        return row.index == 0 and (is_compressed if made is None else made.kind == "compress")
+        return row.index == 0 and (
+            is_compressed if operation is None else operation.kind == "compress"
+        )
 
     def in_turn(self, kind: type[E], turn: int | None) -> Iterator[tuple[int | None, E]]:
         """Yield the entries of a kind, each with its turn; where one is given, only those of it."""
@@ -151,7 +153,7 @@ class Lineage:
         turn.
         """
         turns: dict[UUID, int] = {}
-        asked_in = {
+        turn_of_call = {
             call.id: birth.turn
             for birth in self.births.values()
             if isinstance(birth.row.content, AssistantTurn)
@@ -161,7 +163,7 @@ class Lineage:
             births = (self.births.get(row) for row in entry.rows)
             turn = next((birth.turn for birth in births if birth is not None), None)
             if turn is None and isinstance(entry, ToolRun) and not entry.rows:
-                turn = asked_in.get(entry.call_id)
+                turn = turn_of_call.get(entry.call_id)
             if turn is not None and isinstance(entry, ModelCall | ToolRun):
                 turns[entry.id] = turn
         # What made no row belongs to the turn that follows: a retry's answer, a call around it.
@@ -185,19 +187,19 @@ class Lineage:
     @cached_property
     def changes(self) -> Mapping[RowId, tuple[Change, ...]]:
         """The changes of answers by their row, those of calls by the row of the result."""
-        found: dict[RowId, tuple[Change, ...]] = {}
+        changes_of: dict[RowId, tuple[Change, ...]] = {}
         open_ones: dict[tuple[UUID, str | None], tuple[Change, ...]] = {}
         for entry in self.record:
             if isinstance(entry, Change) and entry.what == "answer":
                 for row in entry.rows:
-                    found[row] = (*found.get(row, ()), entry)
+                    changes_of[row] = (*changes_of.get(row, ()), entry)
             elif isinstance(entry, Change):
                 call = (entry.operation, entry.call_id)
                 open_ones[call] = (*open_ones.get(call, ()), entry)
             elif isinstance(entry, ToolRun) and entry.rows:
                 changes = open_ones.pop((entry.operation, entry.call_id), ())
-                found |= dict.fromkeys(entry.rows if changes else (), changes)
-        return found
+                changes_of |= dict.fromkeys(entry.rows if changes else (), changes)
+        return changes_of
 
     def _births(self) -> Mapping[RowId, Birth]:
         """Return where each row stands first; turns are counted as they come."""
@@ -211,9 +213,9 @@ class Lineage:
             for index, row in enumerate(node.table.since(shared), start=shared):
                 if row.id is None:
                     continue
-                known = births.get(row.id)
-                if known is not None:
-                    turn = known.turn
+                birth = births.get(row.id)
+                if birth is not None:
+                    turn = birth.turn
                     continue
                 if isinstance(row.content, AssistantTurn) or self.is_summary(row.id):
                     n_turns += 1
@@ -225,15 +227,15 @@ class Lineage:
 
 
 def lineage_of(session: Session, turn: int | None = None) -> Lineage:
-    """Return what a session came from.
+    """Return the lineage of a session.
 
     Raises:
         ValueError: The lineage has no such turn.
     """
     lineage = Lineage(session)
     if turn is not None and not 1 <= turn <= lineage.n_turns:
-        known = f"turns 1 to {lineage.n_turns}" if lineage.n_turns else "no turns"
-        raise ValueError(f"there is no turn {turn}: session {session.id} has {known}")
+        turns = f"turns 1 to {lineage.n_turns}" if lineage.n_turns else "no turns"
+        raise ValueError(f"there is no turn {turn}: session {session.id} has {turns}")
     return lineage
 
 
@@ -277,16 +279,16 @@ class Missing:
 
 
 def find_missing(lineage: Lineage, question: Question) -> tuple[Missing, ...]:
-    """Return what is missing for a question; O(rows and entries)."""
-    if not len(lineage.record) and any(map(_has_begun, lineage.nodes.values())):
+    """Return the missing evidence for a question; O(rows and entries)."""
+    if not len(lineage.record) and any(map(_needs_operation, lineage.nodes.values())):
         return tuple(Missing(kind, 1, NO_RECORD) for kind in NEEDS[question])
-    found: dict[EvidenceKind, list[str]] = {
+    signs_of: dict[EvidenceKind, list[str]] = {
         kind: list(_SIGNS[kind](lineage)) for kind in NEEDS[question]
     }
-    more = {kind: f", and {len(signs) - 1} more like it" for kind, signs in found.items()}
+    more = {kind: f", and {len(signs) - 1} more like it" for kind, signs in signs_of.items()}
     return tuple(
         Missing(kind, len(signs), signs[0] + more[kind] * (len(signs) > 1))
-        for kind, signs in found.items()
+        for kind, signs in signs_of.items()
         if signs
     )
 
@@ -306,21 +308,25 @@ def _without_calls(lineage: Lineage) -> Iterator[str]:
         is_turn = isinstance(birth.row.content, AssistantTurn)
         if row_id not in answered and is_turn and lineage.is_of_run(row_id):
             yield f"{_place(row_id)} is an answer of a model without its call"
-    asked = {entry.operation for entry in _of(lineage, ModelCall)}
+    with_calls = {entry.operation for entry in _of(lineage, ModelCall)}
     for summary in _of(lineage, Summary):
         if not answered.issuperset(summary.rows):
             yield f"{_place(summary.rows[0])} is the summary of a model without its call"
     for operation in lineage.operations.values():
-        if operation.kind == "select" and operation.operation not in asked:
+        if operation.kind == "select" and operation.operation not in with_calls:
             yield f"a selection for session {operation.session} has no model call"
 
 
 def _without_runs(lineage: Lineage) -> Iterator[str]:
     """Yield results and checks without the run of the tool."""
-    told = _rows_of(lineage, ToolRun)
+    recorded_rows = _rows_of(lineage, ToolRun)
     for row_id, birth in lineage.births.items():
         content = birth.row.content
-        if isinstance(content, ToolFeedback) and row_id not in told and lineage.is_of_run(row_id):
+        if (
+            isinstance(content, ToolFeedback)
+            and row_id not in recorded_rows
+            and lineage.is_of_run(row_id)
+        ):
             yield f"{_place(row_id)} is a result of {content.name!r} without its run"
     ran = {entry.operation for entry in _of(lineage, ToolRun)}
     for each in _of(lineage, Operation, Verdict):
@@ -332,16 +338,16 @@ def _without_runs(lineage: Lineage) -> Iterator[str]:
 
 def _without_operations(lineage: Lineage) -> Iterator[str]:
     """Yield entries and sessions that an operation must have made."""
-    known = lineage.operations
-    lost = dict.fromkeys(e.operation for e in lineage.record if e.operation not in known)
+    operations = lineage.operations
+    lost = dict.fromkeys(e.operation for e in lineage.record if e.operation not in operations)
     for operation in lost:
         yield f"entries name operation {operation}, which is not there"
     for node in lineage.nodes.values():
-        if node.id not in lineage.made_by and _has_begun(node):
+        if node.id not in lineage.makers and _needs_operation(node):
             yield f"session {node.id} was made by {node.operator} and has no operation"
 
 
-def _has_begun(node: LineageNode) -> bool:
+def _needs_operation(node: LineageNode) -> bool:
     """Tell whether the operation that made a session must have been noted."""
     if node.provenance is not None and node.provenance.is_copy:
         return False

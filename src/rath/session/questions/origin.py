@@ -1,4 +1,4 @@
-"""What changed, where a state came from, and which provider answered."""
+"""Changes of files, the origin of a state, and the providers that answered."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class WhatChanged:
 def what_changed(
     session: Session, *, turn: int | None = None, scope: Scope = "whole"
 ) -> WhatChanged:
-    """Return what was done to files, from the record alone; the workspace may be gone.
+    """Return the file changes, from the record alone; the workspace may be gone.
 
     Args:
         session: In memory or loaded; waits for its run.
@@ -197,7 +197,7 @@ class WhereFrom:
 
 
 def where_from(session: Session, *, turn: int | None = None) -> WhereFrom:
-    """Return what the final state was made of; O(rows and entries). Waits for the run.
+    """Return the origin of the final state; O(rows and entries). Waits for the run.
 
     Args:
         session: In memory or loaded.
@@ -223,7 +223,7 @@ def where_from(session: Session, *, turn: int | None = None) -> WhereFrom:
     )
 
 
-def made_by(lineage: Lineage, row: ChunkRow) -> By:
+def author_of(lineage: Lineage, row: ChunkRow) -> By:
     """Return who made a row, as far as rows and operations tell."""
     if isinstance(row.content, ToolFeedback):
         return "tool"
@@ -236,13 +236,13 @@ def made_by(lineage: Lineage, row: ChunkRow) -> By:
 
 def _born(lineage: Lineage, index: int, row: ChunkRow) -> BornRow:
     if row.id is None:
-        return BornRow(index, row, None, made_by(lineage, row), None)
+        return BornRow(index, row, None, author_of(lineage, row), None)
     turn, changes = lineage.births[row.id].turn, lineage.changes.get(row.id, ())
-    return BornRow(index, row, row.id, made_by(lineage, row), turn, changes)
+    return BornRow(index, row, row.id, author_of(lineage, row), turn, changes)
 
 
 def _ancestors(lineage: Lineage) -> Iterator[Ancestor]:
-    """Yield what the record tells of each session."""
+    """Yield the ancestors, each with its operation and its changes."""
     n_born = Counter(birth.session for birth in lineage.births.values())
     summaries: dict[UUID, Summary] = {}
     runs: dict[UUID | None, ToolRun] = {}
@@ -250,9 +250,9 @@ def _ancestors(lineage: Lineage) -> Iterator[Ancestor]:
     waits: dict[UUID, list[Interrupt | Decision]] = defaultdict(list)
     changes: dict[UUID, list[Change]] = defaultdict(list)
     for entry in lineage.record:
-        begun = lineage.operations.get(entry.operation)
+        operation = lineage.operations.get(entry.operation)
         # The operation itself stands for its session where it is missing.
-        session = entry.operation if begun is None else begun.session
+        session = entry.operation if operation is None else operation.session
         if isinstance(entry, Summary):
             summaries |= {row.session: entry for row in entry.rows}
         elif isinstance(entry, ToolRun):
@@ -263,20 +263,20 @@ def _ancestors(lineage: Lineage) -> Iterator[Ancestor]:
             waits[session].append(entry)
         elif isinstance(entry, Change) and entry.what in ("input", "output"):
             _, after = sessions_of(entry)
-            if begun is not None or after:
-                changes[session if begun is not None else UUID(after)].append(entry)
+            if operation is not None or after:
+                changes[session if operation is not None else UUID(after)].append(entry)
     for node in lineage.nodes.values():
-        made = lineage.made_by.get(node.id)
+        maker = lineage.makers.get(node.id)
         yield Ancestor(
             session=node.id,
             operator=node.operator,
             parents=node.parents,
-            operation=made,
+            operation=maker,
             outcome=node.outcome,
             n_rows=len(node.table),
             n_born=n_born[node.id],
             summary=summaries.get(node.id),
-            undone=None if made is None else runs.get(made.undone),
+            undone=None if maker is None else runs.get(maker.undone),
             selections=tuple(selections[node.id]),
             waits=tuple(waits[node.id]),
             changes=tuple(changes[node.id]),

@@ -1,4 +1,4 @@
-"""What a model saw, and where tools ran."""
+"""The requests of model calls, and the places of tool runs."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ from rath.session.record import ModelCall, Operation, RecalledNote, Record, Seen
 from rath.session.session import Session
 
 
-def rows_seen(session: Session, begun: Operation, seen: Seen) -> ChunkTable:
+def rows_seen(session: Session, operation: Operation, seen: Seen) -> ChunkTable:
     """Return the rows that a call saw, from wherever they still are.
 
     Raises:
         ValueError: They are nowhere.
     """
     for edge in nearest_first(session.as_parent()):
-        known: Body | None = content_of(edge)
-        if known is not None and len(known.table) >= seen.n_rows:
-            rows = known.table.prefix(seen.n_rows)
-            if _is_of(rows, begun):
+        content: Body | None = content_of(edge)
+        if content is not None and len(content.table) >= seen.n_rows:
+            rows = content.table.prefix(seen.n_rows)
+            if _is_of(rows, operation):
                 return rows
     raise ValueError(
-        f"the {seen.n_rows} rows that a call of session {begun.session} saw are neither in session "
-        f"{session.id} nor in those that it came from; render the call from its own session"
+        f"the {seen.n_rows} rows that a call of session {operation.session} saw are neither in "
+        f"session {session.id} nor in those that it came from; render the call from its own session"
     )
 
 
-def _is_of(rows: ChunkTable, begun: Operation) -> bool:
+def _is_of(rows: ChunkTable, operation: Operation) -> bool:
     """Tell whether `rows` are an operation's input followed by rows that it made itself."""
     # A side call sees its input and nothing else; rows that it serves may be the session's own.
-    is_run = begun.kind == "loop"
-    own = [row.id for row in rows if is_run and row.id and row.id.session == begun.session]
+    is_run = operation.kind == "loop"
+    own = [row.id for row in rows if is_run and row.id and row.id.session == operation.session]
     n_input = len(rows) - len(own)
-    named = [RowId(begun.session, index) for index in range(n_input, len(rows))]
-    return own == named and rows_digest(rows.vector.prefix(n_input)) == begun.input_digest
+    named = [RowId(operation.session, index) for index in range(n_input, len(rows))]
+    return own == named and rows_digest(rows.vector.prefix(n_input)) == operation.input_digest
 
 
 Proof = Literal["same", "different", "none"]
@@ -115,11 +115,11 @@ class Renderings:
         self._record: Record = session.record
         self._at = {entry.id: at for at, entry in enumerate(self._record)}
         self._tables: dict[tuple[UUID, str], ChunkTable] = {}
-        self._made: dict[Hashable, RequestBuilder] = {}
+        self._builders: dict[Hashable, RequestBuilder] = {}
 
     def of(self, call: ModelCall, turn: int | None, *, with_body: bool) -> SeenCall:
-        """Return what `call` saw, and whether its request proves it."""
-        seen, begun = call.seen, self._operations.get(call.operation)
+        """Return the request of `call`, and whether its digest proves it."""
+        seen, operation = call.seen, self._operations.get(call.operation)
         rows: ChunkTable | None = None
         tools: tuple[RathLLMFunctionTool, ...] = ()
         body: bytes | None = None
@@ -128,14 +128,14 @@ class Renderings:
         try:
             if seen is None:
                 raise ValueError("the record does not tell what the call saw")
-            if begun is None:
+            if operation is None:
                 raise ValueError("the operation that the call belongs to is missing")
-            tools = begun.tools if begun.kind == "loop" else ()
-            rows = self._rows(begun, seen)
+            tools = operation.tools if operation.kind == "loop" else ()
+            rows = self._rows(operation, seen)
             renderer = call.evidence.renderer
             if seen.renderer != f"{RENDERER} {renderer}" or not can_write_again(renderer):
                 raise ValueError(f"it was written by {seen.renderer!r}")
-            draft, offered = self._request(call, begun, seen, rows)
+            draft, offered = self._request(call, operation, seen, rows)
         except (ValueError, PersistenceError) as exc:
             problem = str(exc)
         else:
@@ -147,8 +147,8 @@ class Renderings:
         return SeenCall(
             turn=turn,
             call=call,
-            session=None if begun is None else begun.session,
-            head=() if begun is None else begun.head,
+            session=None if operation is None else operation.session,
+            head=() if operation is None else operation.head,
             rows=rows,
             context_at=None if seen is None else seen.context_at,
             recalled=() if seen is None else seen.recalled,
@@ -159,27 +159,27 @@ class Renderings:
             body=body,
         )
 
-    def _rows(self, begun: Operation, seen: Seen) -> ChunkTable:
+    def _rows(self, operation: Operation, seen: Seen) -> ChunkTable:
         """Return the rows that a call saw; those of the longest request serve for all of a run."""
-        key = (begun.operation, begun.input_digest or "")
-        known = self._tables.get(key)
-        if known is None:
+        key = (operation.operation, operation.input_digest or "")
+        rows = self._tables.get(key)
+        if rows is None:
             counts = (
                 entry.seen.n_rows
                 for entry in self._record
                 if isinstance(entry, ModelCall)
-                and entry.operation == begun.operation
+                and entry.operation == operation.operation
                 and entry.seen is not None
             )
             try:
                 longest = structs.replace(seen, n_rows=max(counts, default=seen.n_rows))
-                known = self._tables[key] = rows_seen(self._session, begun, longest)
+                rows = self._tables[key] = rows_seen(self._session, operation, longest)
             except ValueError:
-                return rows_seen(self._session, begun, seen)
-        return known.prefix(seen.n_rows)
+                return rows_seen(self._session, operation, seen)
+        return rows.prefix(seen.n_rows)
 
     def _request(
-        self, call: ModelCall, begun: Operation, seen: Seen, rows: ChunkTable
+        self, call: ModelCall, operation: Operation, seen: Seen, rows: ChunkTable
     ) -> tuple[ChatDraft, tuple[RathLLMFunctionTool, ...]]:
         """Return a request that holds exactly the rows of a call, and the tools beside the agent's.
 
@@ -192,25 +192,25 @@ class Renderings:
         key = (call.operation, evidence.provider_kind, evidence.endpoint, evidence.requested_model,
                evidence.renderer, parameters, seen.tools_digest, seen.question)  # fmt: skip
         body = Body(rows, self._record.prefix(self._at[call.id]))
-        is_tool = _tool_mode(call, begun, seen)
-        known = self._made.get(key)
-        if known is not None and known.n_rows <= len(rows):
-            known.follow(body)
+        is_tool = _tool_mode(call, operation, seen)
+        builder = self._builders.get(key)
+        if builder is not None and builder.n_rows <= len(rows):
+            builder.follow(body)
         else:
             client = RecordedClient(evidence, output_mode="tool" if is_tool else "schema")
-            of_turn = partial(turn_request, begun.tools, begun.output)
+            of_turn = partial(turn_request, operation.tools, operation.output)
             frame = RequestFrame(
-                head=begun.head,
-                request=of_turn if begun.kind == "loop" else side_request,
+                head=operation.head,
+                request=of_turn if operation.kind == "loop" else side_request,
                 context=_context(seen),
                 question=seen.question,
             )
-            known = RequestBuilder(Candidate(client, client.provider), frame, body)
-            self._made[key] = known
-        if known.head_digest != seen.head_digest:
+            builder = RequestBuilder(Candidate(client, client.provider), frame, body)
+            self._builders[key] = builder
+        if builder.head_digest != seen.head_digest:
             raise ValueError("the agent's rows in the record are not those that the call saw")
-        has_schema = is_tool and known.draft.facts.tools_digest is not None
-        return known.draft, (begun.output.tool,) if begun.output and has_schema else ()
+        has_schema = is_tool and builder.draft.facts.tools_digest is not None
+        return builder.draft, (operation.output.tool,) if operation.output and has_schema else ()
 
 
 def _context(seen: Seen) -> Context | None:
@@ -220,12 +220,12 @@ def _context(seen: Seen) -> Context | None:
     return Context(seen.context_at, RathLLMMessage("user", seen.context), seen.recalled)
 
 
-def _tool_mode(call: ModelCall, begun: Operation, seen: Seen) -> bool:
+def _tool_mode(call: ModelCall, operation: Operation, seen: Seen) -> bool:
     """Tell whether a typed answer was asked for by a tool: then its schema was offered too."""
-    if begun.output is None:
+    if operation.output is None:
         return False
     client = RecordedClient(call.evidence, output_mode="tool")
-    request = turn_request(begun.tools, begun.output, Candidate(client, client.provider))
+    request = turn_request(operation.tools, operation.output, Candidate(client, client.provider))
     draft = client.open_draft(request, streaming=False, provider_origin="call")
     return draft.facts.tools_digest == seen.tools_digest
 
@@ -240,7 +240,7 @@ class WhatWasSeen:
 
 
 def what_was_seen(session: Session, *, turn: int | None = None) -> WhatWasSeen:
-    """Return what each model call saw; O(rows and entries). Waits for the run.
+    """Return the request of each model call; O(rows and entries). Waits for the run.
 
     The request is rendered again, without a key and without a network, and compared with the
     sha256 of what was sent.
@@ -315,9 +315,9 @@ def where_tools_ran(session: Session, *, turn: int | None = None) -> WhereToolsR
     runs = tuple(PlacedRun(*each) for each in lineage.in_turn(ToolRun, turn))
     # Elsewhere a record that says nothing of a call does not say that it was not made.
     waits = isinstance(session.outcome, NeedsApproval | NeedsInput)
-    known = session.open_calls if waits else ()
+    open_calls = session.open_calls if waits else ()
     states: dict[tuple[RowId | None, int], CallState] = {
-        (each.asked_in, each.index): each.state for each in known
+        (each.asked_in, each.index): each.state for each in open_calls
     }
     untold = tuple(each for each in _untold(lineage, states) if turn in (None, each.turn))
     return WhereToolsRan(session.id, runs, untold, find_missing(lineage, "where"))

@@ -73,7 +73,7 @@ async def _says_yes(rule: ApprovalRule, request: CallRequest, limit: float) -> b
     with nesting() as nested:
         try:
             async with deadline:
-                said: object = await call_either(rule, request)
+                verdict: object = await call_either(rule, request)
         except Exception as exc:  # noqa: BLE001  # a tool's lane: what is not known to be allowed is asked
             cause = exc.cause if isinstance(exc, UserExit) else exc
             why = f"it raised {type(cause).__name__}"
@@ -82,9 +82,9 @@ async def _says_yes(rule: ApprovalRule, request: CallRequest, limit: float) -> b
                 why = f"it gave no answer within {limit:g} s"
             _log.warning("%s", _mistaken(request, rule, why), exc_info=cause)
             return True
-    if said is True or said is False:
-        return said
-    why = f"it gave a {type(said).__name__}, expected a bool"
+    if verdict is True or verdict is False:
+        return verdict
+    why = f"it gave a {type(verdict).__name__}, expected a bool"
     _log.warning("%s", _mistaken(request, rule, why))
     return True
 
@@ -102,7 +102,7 @@ class Round:
     """The calls of a turn as one run makes them."""
 
     operation: UUID
-    asked_in: RowId
+    turn_row: RowId
     """The row in which the model asked."""
 
     calls: Mapping[int, ToolCall]
@@ -131,7 +131,7 @@ def for_approval(here: Round, places: list[int]) -> Suspending:
         places: The calls that somebody must allow.
     """
     entry = _interrupt(here, places, "approval")
-    return Suspending(NeedsApproval(here.asked_in.session, entry.calls), (entry,))
+    return Suspending(NeedsApproval(here.turn_row.session, entry.calls), (entry,))
 
 
 def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | None:
@@ -153,9 +153,9 @@ def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | Non
         entries.append(recorded_call(one, here.operation)[0])
         match waits:
             case Question(text, schema):
-                asked = None if schema is None else dict(schema)
-                entries.append(_interrupt(here, [at], "input", question=text, schema=asked))
-                outcomes.insert(len(outcomes) - len(inner), NeedsInput(here.asked_in.session, text))
+                plain_schema = None if schema is None else dict(schema)
+                entries.append(_interrupt(here, [at], "input", question=text, schema=plain_schema))
+                outcomes.insert(len(outcomes) - len(inner), NeedsInput(here.turn_row.session, text))
             case InnerRun() as run:
                 entries.append(_inner_interrupt(here, at, run))
                 outcomes.append(run.outcome)
@@ -186,7 +186,7 @@ def _interrupt(
     calls = [here.calls[at] for at in places]
     return Interrupt(
         operation=here.operation,
-        rows=(here.asked_in,),
+        rows=(here.turn_row,),
         reason=reason,
         calls=tuple(call.id for call in calls),
         question=question,

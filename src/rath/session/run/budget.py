@@ -57,7 +57,7 @@ _Cap = Literal["tokens", "usd"]
 
 @dataclass(frozen=True, slots=True)
 class _Amount:
-    """What calls have taken, or will take at least."""
+    """The use of calls, or the least use ahead."""
 
     tokens: int
     usd: Decimal
@@ -161,7 +161,7 @@ class Budget:
         return await self._stop_where(operator.gt, _NOTHING, snapshot) if self._is_set else None
 
     def _least_of_next(self) -> _Amount:
-        """Return what the next call takes at least if its prompt begins with the last one."""
+        """Return the least use of the next call if its prompt begins with the last one."""
         last = self._last
         if last is None or last.usage is None:
             return _NOTHING

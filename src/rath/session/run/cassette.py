@@ -69,8 +69,8 @@ def writing_client(provider: Provider) -> ChatClient:
     client = make_client(provider)
     if isinstance(client, NoClient):
         # What it lacks is a key, on a machine that needs none for this.
-        given = replace(provider, api_key=provider.api_key or "replay", fallbacks=())
-        client = make_client(given)
+        with_key = replace(provider, api_key=provider.api_key or "replay", fallbacks=())
+        client = make_client(with_key)
     if isinstance(client, NoClient):
         raise ValueError(client.problem)  # noqa: TRY004  # as where the client is made to be used
     return client
@@ -161,7 +161,7 @@ class ReplayedDraft:
 
         self._last: CallEvidence | None = None
         evidence = client.models.next_call()
-        facts = self._written(evidence).facts
+        facts = self._write_request(evidence).facts
         if evidence is not None and facts.requested_model == evidence.requested_model:
             # A scripted client, and one on another machine, has another name in the record: its
             # own answers are known by that one.
@@ -179,14 +179,14 @@ class ReplayedDraft:
 
     @property
     def digest(self) -> str:
-        return self._written(self._client.models.next_call()).digest
+        return self._write_request(self._client.models.next_call()).digest
 
     def append(self, messages: Sequence[RathLLMMessage]) -> None:
         self._messages += messages
-        self._written(self._client.models.next_call())
+        self._write_request(self._client.models.next_call())
 
     def body(self) -> bytes:
-        return self._written(self._client.models.next_call()).body()
+        return self._write_request(self._client.models.next_call()).body()
 
     def last_evidence(self) -> CallEvidence | None:
         return self._last
@@ -208,7 +208,7 @@ class ReplayedDraft:
             )
         call = script.take_call()
         evidence = call.evidence
-        script.check_request(call, self._written(evidence), self._request)
+        script.check_request(call, self._write_request(evidence), self._request)
         self._last = evidence
         row = script.run.row_of(call)
         if call.status == "cancelled" or (call.rows and row is None):
@@ -222,7 +222,7 @@ class ReplayedDraft:
             await _tell(delta, on_delta)
         return Exchange(response, evidence)
 
-    def _written(self, evidence: CallEvidence | None) -> ChatDraft:
+    def _write_request(self, evidence: CallEvidence | None) -> ChatDraft:
         """Return the request as it is written for a call, with all messages in it."""
         style = None if evidence is None else (evidence.parameters, evidence.renderer)
         # A vendor's rules may change the parameters from call to call.
@@ -272,13 +272,13 @@ def provider_of(evidence: CallEvidence) -> Provider:
 
     It has no endpoint: a record must not say where a key is sent.
     """
-    given: Mapping[str, Any] = evidence.parameters
+    parameters: Mapping[str, Any] = evidence.parameters
     names = set(SAMPLING_FIELDS) - {"model", "extra_create_args", "tool_choice", "response_format"}
     return Provider(
         model=evidence.requested_model,
         provider_kind=evidence.provider_kind,
-        output_mode="schema" if any(name in given for name in _SCHEMAS) else "tool",
-        **{name: given[name] for name in names if name in given},
+        output_mode="schema" if any(name in parameters for name in _SCHEMAS) else "tool",
+        **{name: parameters[name] for name in names if name in parameters},
     )
 
 
@@ -291,13 +291,13 @@ class Playback:
 
     def __init__(self, history: History) -> None:
         self._runs = list(history.runs)
-        made = {run.operation.session for run in history.runs}
+        recorded_sessions = {run.operation.session for run in history.runs}
         self._silent = [
             node
             for node in history.nodes
             if node.provenance.operator in _SILENT.values()
             and not node.provenance.is_copy
-            and node.id not in made
+            and node.id not in recorded_sessions
         ]
         self._calls = _calls(history)
         self._recorded = {node.id: node for node in history.nodes}
@@ -309,7 +309,7 @@ class Playback:
         self.first: ReplayDifference | None = None
         """The first difference of all."""
 
-        self.made: list[Session] = []
+        self.new_sessions: list[Session] = []
         """The sessions that were made, for those who wait for them."""
 
     # What the operations ask.
@@ -340,12 +340,10 @@ class Playback:
         """
         user, agent = sessions
         with self._lock:
-            silent = self._take_silent(kind, place, user)
+            silent = self._take_empty(kind, place, user)
             if silent is not None:
                 return silent
-            run = self._take(
-                kind, lambda run: _is_made(run, place, agent) and self._fits(run, user)
-            )
+            run = self._take(kind, lambda run: _is_at(run, place, agent) and self._fits(run, user))
             if run is None:
                 raise self.differs(self._explained(kind, place, user, agent))
             for mine, theirs in zip(sessions, run.parents, strict=False):
@@ -393,8 +391,8 @@ class Playback:
         if run is not None:
             return tuple(run.own)
         problem = f"the record has no check {name!r} by {judge!r:.200}"
-        where, found = f"session {short_id(session.id)}", f"check {name!r}"
-        raise self.differs(difference(problem, where, self._expected("check"), found))
+        where, name_of_check = f"session {short_id(session.id)}", f"check {name!r}"
+        raise self.differs(difference(problem, where, self._expected("check"), name_of_check))
 
     def remember(self, what: str) -> None:
         """Refuse an operation on a memory: what it would give is in no record.
@@ -419,18 +417,18 @@ class Playback:
 
     def at_the_end(self) -> ReplayDifference | None:
         """Return the first difference of all, or what was not asked for; waits for the runs."""
-        for session in self.made:
+        for session in self.new_sessions:
             with suppress(Exception):  # its readers get its error
                 session.synchronize()
         first = self.first or next(filter(None, (each.left() for each in self._scripts)), None)
-        left = [run for run in self._runs if run.operation.kind in _RUNS]
-        if first is not None or not left:
+        unused = [run for run in self._runs if run.operation.kind in _RUNS]
+        if first is not None or not unused:
             return first
-        names = ", ".join(name_of(run.operation) for run in left[:5])
-        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        names = ", ".join(name_of(run.operation) for run in unused[:5])
+        more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
         problem = "the program did not ask for all that the record has"
-        found = "the end of the program"
-        return difference(problem, "the end of the replay", f"{names}{more}", found)
+        actual = "the end of the program"
+        return difference(problem, "the end of the replay", f"{names}{more}", actual)
 
     # Finding what was recorded.
 
@@ -443,7 +441,7 @@ class Playback:
                 return self._runs.pop(at)
         return None
 
-    def _take_silent(self, kind: str, place: Place, user: Session) -> EmptyRun | None:
+    def _take_empty(self, kind: str, place: Place, user: Session) -> EmptyRun | None:
         """Return the node that a run on a suspended session made without an operation."""
         latest = None if user.is_pending else user.body.latest
         for node in self._silent:
@@ -478,21 +476,21 @@ class Playback:
         self, kind: ServedKind, place: Place, user: Session, agent: Session
     ) -> ReplayDifference:
         """Say what of an operation is another than what the record has next."""
-        asked = kind_at(kind, place)
+        name = kind_at(kind, place)
         alike = [run for run in self._runs if run.operation.kind == kind]
         if not alike:
-            problem = f"{asked} is not in the record, which has no further one of its kind"
-            return difference(problem, asked, self._expected(*_RUNS), asked)
+            problem = f"{name} is not in the record, which has no further one of its kind"
+            return difference(problem, name, self._expected(*_RUNS), name)
         here = [run for run in alike if run.operation.place == place]
         nearest = (here or alike)[0]
-        made = nearest.operation
-        where = f"{asked}, in the record {name_of(made)}"
+        operation = nearest.operation
+        where = f"{name}, in the record {name_of(operation)}"
         if not here:
             problem = "it is made at another place of the program"
-            return difference(problem, where, name_of(made), asked)
-        head = ChunkTable(made.head)
-        for what, recorded, found in (("agent", head, agent), ("input", nearest.input, user)):
-            rows = recorded if found.is_pending else found.partial_table
+            return difference(problem, where, name_of(operation), name)
+        head = ChunkTable(operation.head)
+        for what, recorded, session in (("agent", head, agent), ("input", nearest.input, user)):
+            rows = recorded if session.is_pending else session.partial_table
             differs = rows_differ(recorded, rows, where=where, what=f"the {what}")
             if differs is not None:
                 return differs
@@ -501,8 +499,8 @@ class Playback:
         return difference(problem, where, parent, f"session {short_id(user.id)}")
 
     def _expected(self, *kinds: str) -> str:
-        left = (run for run in self._runs if run.operation.kind in kinds)
-        return next((name_of(run.operation) for run in left), "no further operation")
+        unused = (run for run in self._runs if run.operation.kind in kinds)
+        return next((name_of(run.operation) for run in unused), "no further operation")
 
 
 def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
@@ -515,10 +513,10 @@ def _calls(history: History) -> dict[UUID, tuple[str, UUID | None]]:
     return calls
 
 
-def _is_made(run: RecordedOperation, place: Place, agent: Session) -> bool:
-    made = run.operation
-    is_its = agent.is_pending or tuple(agent.partial_table) == made.head
-    return is_its and made.place == place
+def _is_at(run: RecordedOperation, place: Place, agent: Session) -> bool:
+    operation = run.operation
+    is_its = agent.is_pending or tuple(agent.partial_table) == operation.head
+    return is_its and operation.place == place
 
 
 @contextmanager
@@ -547,7 +545,7 @@ def replay(*sessions: Session) -> Generator[None]:
     """
     playback = Playback(history_of(*sessions))
     try:
-        with offline(), replaying_in(playback), gathering(playback.made.append):
+        with offline(), replaying_in(playback), gathering(playback.new_sessions.append):
             yield
     except Exception as exc:
         if playback.first is not None and playback.first is not exc:
@@ -650,24 +648,24 @@ def cassette(path: str | Path, *, mode: Mode = "auto") -> Cassette:
         def test_greeting() -> None:
             assert agent(Session.from_user_message("hello")).text() == "Hello!"
     """
-    return Cassette(Path(path), _checked(mode, "mode"))
+    return Cassette(Path(path), _check_mode(mode, "mode"))
 
 
 @contextmanager
 def _recording(path: Path) -> Generator[None]:
-    made: dict[UUID, Session] = {}
+    sessions: dict[UUID, Session] = {}
 
     def take(session: Session) -> None:
-        made[session.id] = session
+        sessions[session.id] = session
 
     path = path.absolute()
     with gathering(take):
         yield
     with tempfile.TemporaryDirectory(prefix="rath-cassette-") as directory:
         store = FileStore(directory)
-        for session in made.values():
-            save(_ended(session), store=store)
-        write_bundle(pack(store, list(made), note=_NOTE), path)
+        for session in sessions.values():
+            save(_await_end(session), store=store)
+        write_bundle(pack(store, list(sessions), note=_NOTE), path)
 
 
 def _sessions_on(path: Path) -> list[Session]:
@@ -688,7 +686,7 @@ def _sessions_on(path: Path) -> list[Session]:
     return [session_of(built[session]) for session in bundle.sessions]
 
 
-def _ended(session: Session) -> Session:
+def _await_end(session: Session) -> Session:
     """Wait for a run and return its session; one that failed as far as it came."""
     with suppress(Exception):  # the code under test has seen its error, or did not want to
         return session.synchronize()
@@ -703,12 +701,12 @@ def _ended(session: Session) -> Session:
     )
 
 
-def _mode(asked: Mode) -> Mode:
-    said = env_value(_VARIABLE)
-    return asked if asked != "auto" or not said else _checked(said, _VARIABLE)
+def _mode(mode: Mode) -> Mode:
+    from_env = env_value(_VARIABLE)
+    return mode if mode != "auto" or not from_env else _check_mode(from_env, _VARIABLE)
 
 
-def _checked(mode: str, name: str) -> Mode:
+def _check_mode(mode: str, name: str) -> Mode:
     if mode not in get_args(Mode):
         raise ValueError(f"{name} is {mode!r}; expected 'auto', 'record' or 'replay'")
     return cast("Mode", mode)  # just checked

@@ -1,4 +1,4 @@
-"""What changed between a recorded run and its resume: tools, models, files."""
+"""Differences between a recorded run and its resume: tools, models, files."""
 
 from __future__ import annotations
 
@@ -86,21 +86,21 @@ ResumeDifference = FileDiffers | WorkspaceUnknown | ToolDiffers | ProviderDiffer
 
 
 def tool_differences(
-    made: Operation, tools: Iterable[RathLLMFunctionTool]
+    operation: Operation, tools: Iterable[RathLLMFunctionTool]
 ) -> tuple[ToolDiffers, ...]:
     """Return which tools are offered otherwise than by the operation of a run."""
-    before, now = _digests(made.tools), _digests(tools)
+    before, now = _digests(operation.tools), _digests(tools)
     names = sorted({*before, *now})
-    found = (ToolDiffers(name, before.get(name), now.get(name)) for name in names)
-    return tuple(each for each in found if each.expected != each.found)
+    differences = (ToolDiffers(name, before.get(name), now.get(name)) for name in names)
+    return tuple(each for each in differences if each.expected != each.found)
 
 
 def provider_differences(
-    record: Record, made: Operation, candidate: Candidate
+    record: Record, operation: Operation, candidate: Candidate
 ) -> tuple[ProviderDiffers, ...]:
     """Return in what the model that is asked differs from the one that a run asked last."""
     calls = (entry for entry in reversed(record) if isinstance(entry, ModelCall))
-    own = (call.evidence for call in calls if call.operation == made.operation)
+    own = (call.evidence for call in calls if call.operation == operation.operation)
     before = next((evidence for evidence in own if evidence.fallback_from is None), None)
     if before is None:
         return ()
@@ -147,15 +147,15 @@ def require_same_tools(
             call was begun and may be repeated by its record, and not by its tool, and nobody has
             decided about it.
     """
-    known, now = _digests(before.operation.tools), _digests(schemas)
+    recorded, now = _digests(before.operation.tools), _digests(schemas)
     for each in before.open_calls:
         name = each.call.name
         tool, offer = f"tool {name!r}", offers.get(name)
         mismatch = partial(_mismatch, before.operation, f"call {each}")
-        if each.is_made and name in known and known[name] != now.get(name):
+        if each.is_made and name in recorded and recorded[name] != now.get(name):
             raise mismatch(
                 "{} is open, and its tool is another one",
-                expected=f"{tool} with the schema {known[name][:12]}",
+                expected=f"{tool} with the schema {recorded[name][:12]}",
                 found=f"schema {now[name][:12]}" if name in now else "no such tool",
             )
         bound = each.said.bound_to(each.index) if each.is_made else None
@@ -180,9 +180,9 @@ def require_same_tools(
 
 
 def _mismatch(
-    made: Operation, call: str, problem: str, *, expected: str, found: str
+    operation: Operation, call: str, problem: str, *, expected: str, found: str
 ) -> ResumeMismatch:
-    where = f"{made.place.path}#{made.place.ordinal}"
+    where = f"{operation.place.path}#{operation.place.ordinal}"
     return ResumeMismatch(problem.format(call), where=where, expected=expected, found=found)
 
 
@@ -193,12 +193,12 @@ def _digests(tools: Iterable[RathLLMFunctionTool]) -> dict[str, str]:
 def _differing(sandbox: BackendSandbox, changes: Iterable[FileEffect]) -> Iterator[FileDiffers]:
     for change in net_changes(changes):
         gone = change.renamed_from
-        if gone is not None and (found := _digest_of(sandbox, gone)) is not None:
-            yield FileDiffers(gone, None, found)
+        if gone is not None and (digest := _digest_of(sandbox, gone)) is not None:
+            yield FileDiffers(gone, None, digest)
         expected = None if change.after is None else change.after.digest
-        found = _digest_of(sandbox, change.path)
-        if found != expected:
-            yield FileDiffers(change.path, expected, found)
+        digest = _digest_of(sandbox, change.path)
+        if digest != expected:
+            yield FileDiffers(change.path, expected, digest)
 
 
 def _digest_of(sandbox: BackendSandbox, path: str) -> str | None:
@@ -224,7 +224,7 @@ def resume_differences(
     system_tools: SystemTools = True,
     provider: Provider | None = None,
 ) -> tuple[ResumeDifference, ...]:
-    """Return what is not as it was when the run of a session ended; a run that goes on logs it.
+    """Return the differences from the end of a session's run; a run that goes on logs them.
 
     Waits for the session, and opens its sandbox where it changed files.
 
@@ -238,16 +238,16 @@ def resume_differences(
         Files that are not as the session left them, tools with another schema, and in what the
         model's provider is another one.
     """
-    found: list[ResumeDifference] = list(file_differences(session))
+    differences: list[ResumeDifference] = list(file_differences(session))
     record = session.record
-    made = own_operation(record, session.id)
-    if made is not None and tools is not None:
+    operation = own_operation(record, session.id)
+    if operation is not None and tools is not None:
         table = tool_table(tools, system_tools=system_tools)
-        found += tool_differences(made, tool_schemas(table))
-    if made is not None and provider is not None:
+        differences += tool_differences(operation, tool_schemas(table))
+    if operation is not None and provider is not None:
         (candidate, *_) = candidates_for(provider, None, None)
-        found += provider_differences(record, made, candidate)
-    return tuple(found)
+        differences += provider_differences(record, operation, candidate)
+    return tuple(differences)
 
 
 def check_compatible(
@@ -270,10 +270,10 @@ def check_compatible(
             or it does not say any more that a call which was begun may be repeated.
     """
     require_same_tools(before, tools, offers)
-    made = before.operation
+    operation = before.operation
     differences = (
-        *tool_differences(made, tools),
-        *provider_differences(before.body.record, made, candidate),
+        *tool_differences(operation, tools),
+        *provider_differences(before.body.record, operation, candidate),
     )
     return replace(before, differences=differences)
 
@@ -281,10 +281,10 @@ def check_compatible(
 async def log_differences(before: ResumePoint, snapshot: Session) -> None:
     """Log what is not as it was when a run goes on: once, and together."""
     files = await runtime().call_in_worker(partial(file_differences, snapshot))
-    found = (*before.differences, *files)
-    if found:
+    differences = (*before.differences, *files)
+    if differences:
         _log.warning(
             "session %s goes on, and not all is as it was: %s",
             snapshot.id,
-            "; ".join(map(str, found)),
+            "; ".join(map(str, differences)),
         )

@@ -134,7 +134,7 @@ class LoopPlan:
         return None if self.output is None else self.output.spec
 
     def recorder(self, cell: Deferred[Body]) -> Recorder | None:
-        """Return what writes the run; None where it is not recorded."""
+        """Return the recorder of the run; None where it is not recorded."""
         if self.recording is None:
             return None
         return self.recording.recorder(
@@ -148,7 +148,7 @@ class LoopPlan:
 
 
 class RoundResults(dict[int, CallResult]):
-    """What became of the calls of a row, by place; each is written as soon as it is set.
+    """The results of the calls of a row, by place; each is written as soon as it is set.
 
     Args:
         log: That of the run.
@@ -181,10 +181,12 @@ def pending_result(finished: CallResult, operation: UUID, row: int, place: int) 
         row: Index of the row in which the model asked.
         place: Which of the calls of that row it is.
     """
-    run, shown = recorded_call(finished, operation)
+    run, row_of_result = recorded_call(finished, operation)
     if finished.decision not in (None, run.decision) and not finished.is_cut_off:
         run = replace_struct(run, decision=finished.decision)
-    return PendingResult(row=row, call=place, run=run, shown=None if finished.is_cut_off else shown)
+    return PendingResult(
+        row=row, call=place, run=run, shown=None if finished.is_cut_off else row_of_result
+    )
 
 
 def intents(
@@ -262,7 +264,7 @@ Step = AskModel | RunCalls | Reply | Finish
 def next_step(
     turn: Turn | None, *, n_rows: int, n_calls: int, max_calls: int, stopped: Outcome | None
 ) -> Step:
-    """Return what comes next in a run; a pure function, the same live, resumed and replayed.
+    """Return the next step of a run; a pure function, the same live, resumed and replayed.
 
     Args:
         turn: The last turn of the model; None before the first one.
@@ -321,13 +323,13 @@ class TurnCalls:
         calls, before, row, wanted = turn.calls, turn.earlier, turn.row, turn.open_calls
         done = {} if before is None else before.known_results(self._plan.tools)
         todo = [at for at in turn.verdict.places if at in wanted and at not in done]
-        made = calls if before is None else before.effective_calls(calls)
-        asked_in = RowId(self._plan.session, row)
-        here = Round(self._id, asked_in, {at: made[at] for at in todo}, self._plan.tools)
+        effective = calls if before is None else before.effective_calls(calls)
+        turn_row = RowId(self._plan.session, row)
+        here = Round(self._id, turn_row, {at: effective[at] for at in todo}, self._plan.tools)
         if len(wanted) > 1:
             done = RoundResults(self._log, self._id, row, done)
         if stopped is None and (first := await self._to_be_allowed(here, before)):
-            for at, denied in self._denied_by_hooks(row).items():
+            for at, denied in self._hook_denials(row).items():
                 done[at] = denied
             return await self._suspend(for_approval(here, first))
         waits: Suspending | None = None
@@ -358,12 +360,12 @@ class TurnCalls:
         self, here: Round, before: ResumePoint | None, done: dict[int, CallResult]
     ) -> Suspending | None:
         """Make calls; returns how the run ends, where some of them wait."""
-        row, session = here.asked_in.index, self._snapshot()
+        row, session = here.turn_row.index, self._snapshot()
         if self._log.is_recorded:
             # A call is begun once its hooks have let it pass: until then it is shown to them anew.
-            begun = await self._let_pass(here, session)
+            started = await self._let_pass(here, session)
             await self._log.write_intents(
-                intents(begun, self._plan.tools, operation=self._id, row=row)
+                intents(started, self._plan.tools, operation=self._id, row=row)
             )
         await self._rounds.run(
             [*here.calls.values()],
@@ -387,8 +389,8 @@ class TurnCalls:
             results.append(pending_result(finished, self._id, turn.row, at))
         self._log.end_round(results)
 
-    def _denied_by_hooks(self, row: int) -> dict[int, CallResult]:
-        """Return what the model reads of calls that hooks have denied: they are not asked again."""
+    def _hook_denials(self, row: int) -> dict[int, CallResult]:
+        """Return the results of calls that hooks have denied: they are not asked again."""
         hooks, sandbox = self._rounds.hooks, self._plan.placement.sandbox
         where = None if sandbox is None else sandbox.describe()
         return {} if hooks is None else hooks.denied(row, where)
@@ -399,10 +401,12 @@ class TurnCalls:
         if hooks is None or not hooks.hooks.before_tool:
             return dict(here.calls)
         prepared = await self._rounds.prepare_all([*here.calls.values()])
-        row, places = here.asked_in.index, [*here.calls]
-        shown = await self._rounds.show(prepared, session, row=row, places=places)
+        row, places = here.turn_row.index, [*here.calls]
+        hooked = await self._rounds.show(prepared, session, row=row, places=places)
         return {
-            at: here.calls[at] for at, one in zip(places, shown, strict=True) if one.refusal is None
+            at: here.calls[at]
+            for at, one in zip(places, hooked, strict=True)
+            if one.refusal is None
         }
 
     async def _to_be_allowed(self, here: Round, before: ResumePoint | None) -> list[int]:
@@ -411,19 +415,19 @@ class TurnCalls:
             return []
         decided = frozenset[int]() if before is None else before.decided
         rule, tools = self._plan.approval, self._plan.tools
-        asked = {
+        candidates = {
             at: call
             for at, call in here.calls.items()
             if at not in decided and has_rule(tools.get(call.name), rule)
         }
-        if not asked:
+        if not candidates:
             return []
-        session, row = self._snapshot(), here.asked_in.index
-        prepared = await self._rounds.prepare_all([*asked.values()])
+        session, row = self._snapshot(), here.turn_row.index
+        prepared = await self._rounds.prepare_all([*candidates.values()])
         # What is asked about is what would be made.
-        shown = await self._rounds.show(prepared, session, row=row, places=[*asked])
-        found = dict(zip(asked, shown, strict=True))
-        return await to_be_allowed(found, rule, session, row=row)
+        hooked = await self._rounds.show(prepared, session, row=row, places=[*candidates])
+        hooked_calls = dict(zip(candidates, hooked, strict=True))
+        return await to_be_allowed(hooked_calls, rule, session, row=row)
 
     async def _suspend(self, suspending: Suspending) -> Outcome:
         """Note for what the run waits; returns how it ends."""
@@ -541,7 +545,7 @@ class LoopRun:
     async def _drive(self, head: Sequence[ChunkRow]) -> Outcome:
         """Take one step after the other until the run has ended or waits."""
         before, max_calls = self._plan.goes_on, self._plan.max_tool_rounds
-        if before is not None and before.was_asked:
+        if before is not None and before.has_calls:
             context = before.context
         else:
             context = await recall_context(self._plan.recall, self.snapshot())
@@ -560,11 +564,11 @@ class LoopRun:
                 case AskModel():
                     stopped = await self._budget.before_call(self.snapshot)
                     if stopped is None:
-                        said, exchange = await self._ask_model(conversation)
+                        message, exchange = await self._ask_model(conversation)
                         row = self._log.state.n_rows - 1
                         stopped = await self._budget.after_call(self.snapshot)
-                        verdict = await self._judge(said, exchange)
-                        turn = Turn(row, said.calls, verdict, range(len(said.calls)))
+                        verdict = await self._judge(message, exchange)
+                        turn = Turn(row, message.calls, verdict, range(len(message.calls)))
                 case RunCalls(turn):
                     waits = await self._calls.make(turn, stopped)
                     if waits is not None:
@@ -588,9 +592,9 @@ class LoopRun:
         The meaning of earlier turns is judged again, since a typed answer counts its tries.
         """
         verdict: TurnVerdict | None = None
-        for said, exchange in before.turns:
+        for message, exchange in before.turns:
             self._n_calls += 1
-            verdict = await self._judge(said, exchange)
+            verdict = await self._judge(message, exchange)
         if verdict is None:
             return None
         open_calls = [each.index for each in before.open_calls]
@@ -606,7 +610,7 @@ class LoopRun:
         return Conversation(self._plan.candidates, frame)
 
     async def _ask_model(self, conversation: Conversation) -> tuple[AssistantTurn, Exchange]:
-        """Return what the model said, and the call in which it did."""
+        """Return the message of the model, and the call in which it came."""
         self._n_calls += 1
         log = self._log
         row_id = RowId(self._plan.session, log.state.n_rows)
@@ -621,7 +625,7 @@ class LoopRun:
                 hooks, log.note, row=row_id, operation=self._id, session=self.snapshot
             ) as answering:
                 exchange = await self._ask(conversation, row_id, answering.hold)
-                row = await answering.shown(_row_of(exchange))
+                row = await answering.run_hooks(_row_of(exchange))
         log.append(row)
         await log.write_turn()
         content = row.content
@@ -672,10 +676,10 @@ class LoopRun:
 
 
 def _row_of(exchange: Exchange) -> ChunkRow:
-    """Return what a model said, as the row that it becomes."""
+    """Return the row of a model's message."""
     message = exchange.response.primary_choice.message
-    said = message.refusal if message.refusal and not message.content else message.content
-    return assistant_turn_chunk(tool_calls=message.tool_calls, content=said)
+    text = message.refusal if message.refusal and not message.content else message.content
+    return assistant_turn_chunk(tool_calls=message.tool_calls, content=text)
 
 
 def _run_id(plan: LoopPlan) -> UUID:

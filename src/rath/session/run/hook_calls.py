@@ -75,18 +75,18 @@ class Answering:
         self._row = row
         self._operation = operation
         self._session = session
-        self._held: ModelCall | None = None
+        self._call: ModelCall | None = None
         self._changes: list[Change] = []
-        self._said: AssistantTurn | None = None
+        self._turn: AssistantTurn | None = None
 
     def hold(self, call: ModelCall) -> None:
         """Note a call that failed; keep one that was answered until its hooks are done."""
         if call.status == "done":
-            self._held = call
+            self._call = call
         else:
             self._note(call)
 
-    async def shown(self, row: ChunkRow) -> ChunkRow:
+    async def run_hooks(self, row: ChunkRow) -> ChunkRow:
         """Return the row that the hooks make of an answer.
 
         Raises:
@@ -94,15 +94,15 @@ class Answering:
             TimeoutError: A hook took too long.
             TypeError: A hook gave something that cannot be an answer.
         """
-        self._said = cast("AssistantTurn", row.content)
+        self._turn = cast("AssistantTurn", row.content)
         session = self._session()
         for index, hook in enumerate(self._hooks):
             content = cast("AssistantTurn", row.content)
             turn = ModelTurn(session=session, text=content.text, calls=content.calls)
-            given = await self._asked(hook, turn, f"answer {self._row.index}.{index}")
-            if given is None or (given.text, given.calls) == (turn.text, turn.calls):
+            returned = await self._call_hook(hook, turn, f"answer {self._row.index}.{index}")
+            if returned is None or (returned.text, returned.calls) == (turn.text, turn.calls):
                 continue
-            new = make_row(ChunkKind.ASSISTANT, AssistantTurn(given.text, tuple(given.calls)))
+            new = make_row(ChunkKind.ASSISTANT, AssistantTurn(returned.text, tuple(returned.calls)))
             change = Change(
                 operation=self._operation,
                 rows=(self._row,),
@@ -124,7 +124,7 @@ class Answering:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        call = self._held
+        call = self._call
         if call is None:
             return
         if error is None:
@@ -135,18 +135,20 @@ class Answering:
         status: Literal["cancelled", "failed"]
         status = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
         problem = f"{type(error).__name__}: a hook of the run ended it after the answer"
-        said = "" if self._said is None else self._said.text or ""
-        evidence = replace_struct(call.evidence, status=status, error=problem, partial_text=said)
+        partial_text = "" if self._turn is None else self._turn.text or ""
+        evidence = replace_struct(
+            call.evidence, status=status, error=problem, partial_text=partial_text
+        )
         self._note(replace_struct(call, rows=(), status=status, evidence=evidence))
 
-    async def _asked(self, hook: ModelHook, turn: ModelTurn, about: str) -> ModelTurn | None:
+    async def _call_hook(self, hook: ModelHook, turn: ModelTurn, about: str) -> ModelTurn | None:
         try:
             limit, session = MODEL_HOOK_TIMEOUT, self._row.session
-            given = await ask_hook(hook, turn, limit=limit, session=session, about=about)
+            returned = await ask_hook(hook, turn, limit=limit, session=session, about=about)
         except HookFailed as exc:
             failed = exc
         else:
-            return _checked(hook_name(hook), given, turn)
+            return _check_turn(hook_name(hook), returned, turn)
         cause = failed.__cause__
         if cause is None:
             raise TimeoutError(f"{failed} with an answer; what it has not seen is not shown")
@@ -161,23 +163,23 @@ def _as_blob(row: ChunkRow) -> Blob:
     return Blob.from_bytes(json.dumps(dict(row.payload), ensure_ascii=False).encode())
 
 
-def _checked(name: str, given: object, turn: ModelTurn) -> ModelTurn | None:
-    """Return what a model hook gave.
+def _check_turn(name: str, returned: object, turn: ModelTurn) -> ModelTurn | None:
+    """Check the value that a model hook returned.
 
     Raises:
         TypeError: It cannot be an answer.
     """
-    if given is None:
+    if returned is None:
         return None
-    if not isinstance(given, ModelTurn):
+    if not isinstance(returned, ModelTurn):
         raise TypeError(
-            f"the hook {name} returned {type(given).__name__}, expected a ModelTurn, or None to "
+            f"the hook {name} returned {type(returned).__name__}, expected a ModelTurn, or None to "
             "leave the answer as it is; dataclasses.replace(turn, text=...) makes one"
         )
-    text: object = given.text
+    text: object = returned.text
     if text is not None and not isinstance(text, str):
         raise TypeError(f"the hook {name} gave an answer whose text is a {type(text).__name__}")
-    listed: object = given.calls
+    listed: object = returned.calls
     if not isinstance(listed, tuple | list):
         raise TypeError(f"the hook {name} gave an answer whose calls are a {type(listed).__name__}")
     calls = tuple(cast("Sequence[ToolCall]", listed))
@@ -190,7 +192,7 @@ def _checked(name: str, given: object, turn: ModelTurn) -> ModelTurn | None:
     twice = [one for one in more if [call.id for call in calls].count(one) > 1]
     if twice:
         raise TypeError(f"the hook {name} gave calls with the same id: {', '.join(twice)}")
-    return ModelTurn(session=turn.session, text=given.text, calls=calls)
+    return ModelTurn(session=turn.session, text=returned.text, calls=calls)
 
 
 def _problem(call: object) -> str | None:
@@ -230,7 +232,7 @@ class CallHooks:
     passed: frozenset[Place] = frozenset()
     """Calls that had passed when the run was cut off, or that somebody has decided about."""
 
-    shown: dict[Place, CheckedCall] = field(default_factory=dict[Place, CheckedCall])
+    checked_calls: dict[Place, CheckedCall] = field(default_factory=dict[Place, CheckedCall])
     """What became of calls that were shown before they are made."""
 
     async def before(
@@ -249,22 +251,22 @@ class CallHooks:
             place: Where the model asked.
             again: Checks other arguments.
         """
-        if place in self.shown:
-            return self.shown[place]
+        if place in self.checked_calls:
+            return self.checked_calls[place]
         if prepared.refusal is None and place not in self.passed:
             for index, hook in enumerate(self.hooks.before_tool):
                 about = f"before {place[0]}.{place[1]}.{index}"
                 try:
                     prepared = await self._before(hook, prepared, session, place, again, about)
                 except HookFailed as exc:
-                    prepared = _denied_by_failure(prepared, hook, exc)
+                    prepared = _deny_by_failure(prepared, hook, exc)
                 if prepared.refusal is not None:
                     break
-        self.shown[place] = prepared
+        self.checked_calls[place] = prepared
         return prepared
 
     def denied(self, row: int, sandbox: SandboxIdentity | None) -> dict[int, CallResult]:
-        """Return what becomes of the calls of a row that hooks have denied, by place.
+        """Return the results of the calls of a row that hooks have denied, by place.
 
         Args:
             row: Index of the row in which the model asked.
@@ -272,8 +274,8 @@ class CallHooks:
         """
         return {
             at: CallResult(one, one.refusal, one.refused_as, sandbox=sandbox)
-            for (shown_in, at), one in self.shown.items()
-            if shown_in == row and one.refusal is not None and one.refused_as == "denied"
+            for (in_row, at), one in self.checked_calls.items()
+            if in_row == row and one.refusal is not None and one.refused_as == "denied"
         }
 
     async def after(
@@ -283,11 +285,11 @@ class CallHooks:
         place: Place,
         tell: Callable[[CallResult], None],
     ) -> CallResult:
-        """Return what became of a call with the result that the model may read.
+        """Return a finished call with the result that the model may read.
 
         One that is cut off while a hook looks at it is told to `tell` without its result.
         """
-        self.shown.pop(place, None)
+        self.checked_calls.pop(place, None)
         if finished.is_cut_off or finished.prepared.refusal is not None:
             return finished
         try:
@@ -314,20 +316,20 @@ class CallHooks:
         about: str,
     ) -> CheckedCall:
         request = _request(prepared, session)
-        given = await self._ask(hook, request, prepared=prepared, about=about)
-        if given is None:
+        returned = await self._ask(hook, request, prepared=prepared, about=about)
+        if returned is None:
             return prepared
-        if isinstance(given, Deny):
-            reason: object = given.reason
+        if isinstance(returned, Deny):
+            reason: object = returned.reason
             if not isinstance(reason, str):
                 raise HookFailed(hook_name(hook), "denied it for a reason that is no text")
-            return _denied(prepared, hook_name(hook), f": {valid_unicode(reason)}")
-        arguments = _arguments(given, request, hook_name(hook))
+            return _deny(prepared, hook_name(hook), f": {valid_unicode(reason)}")
+        arguments = _arguments(returned, request, hook_name(hook))
         if arguments == prepared.arguments:
             return prepared
         new = await again(prepared, arguments)
         if new.refusal is not None:
-            return _denied(prepared, hook_name(hook), ", which gave it arguments that do not fit")
+            return _deny(prepared, hook_name(hook), ", which gave it arguments that do not fit")
         texts = (_json(prepared.arguments or {}), _json(arguments))
         self._note("arguments", hook, place, prepared, texts)
         return new
@@ -337,11 +339,11 @@ class CallHooks:
     ) -> ResultText | None:
         """Return the result that a hook gives, None where it leaves it as it is."""
         prepared, result = finished.prepared, finished.result
-        shown = ToolResultText(result.shown, result.failure, result.images)
+        before = ToolResultText(result.shown, result.failure, result.images)
         request = _request(prepared, session)
         try:
-            given = await self._ask(hook, request, shown, prepared=prepared, about=about)
-            new = shown if given is None else _result(given, hook_name(hook))
+            returned = await self._ask(hook, request, before, prepared=prepared, about=about)
+            new = before if returned is None else _result(returned, hook_name(hook))
         except HookFailed as exc:
             _log.warning(
                 "a result of tool %r is withheld: %s", prepared.call.name, exc, exc_info=exc
@@ -349,7 +351,7 @@ class CallHooks:
             message = f"the result was withheld: {exc}. The call was made"
             failure = encode_failure("withheld", message)
             return replace(failure, full=result.full, exit_code=result.exit_code)
-        if new == shown:
+        if new == before:
             return None
         return replace(result, shown=new.text, failure=new.error_kind, images=new.images)
 
@@ -393,41 +395,41 @@ def _request(prepared: CheckedCall, session: Session) -> CallRequest:
     )
 
 
-def _denied(prepared: CheckedCall, hook: str, why: str) -> CheckedCall:
+def _deny(prepared: CheckedCall, hook: str, why: str) -> CheckedCall:
     refusal = encode_failure("denied", f"the call was denied by the hook {hook}{why}")
     return replace(prepared, refusal=refusal, refused_as="denied")
 
 
-def _denied_by_failure(prepared: CheckedCall, hook: BeforeToolHook, exc: HookFailed) -> CheckedCall:
+def _deny_by_failure(prepared: CheckedCall, hook: BeforeToolHook, exc: HookFailed) -> CheckedCall:
     _log.warning("a call of tool %r is denied: %s", prepared.call.name, exc, exc_info=exc)
-    return _denied(prepared, hook_name(hook), f", which {exc.problem}")
+    return _deny(prepared, hook_name(hook), f", which {exc.problem}")
 
 
-def _arguments(given: object, request: CallRequest, hook: str) -> dict[str, Any]:
-    if not isinstance(given, CallRequest):
+def _arguments(returned: object, request: CallRequest, hook: str) -> dict[str, Any]:
+    if not isinstance(returned, CallRequest):
         raise HookFailed(
-            hook, f"returned {type(given).__name__}, expected a CallRequest, Deny or None"
+            hook, f"returned {type(returned).__name__}, expected a CallRequest, Deny or None"
         )
-    if (given.call_id, given.tool) != (request.call_id, request.tool):
+    if (returned.call_id, returned.tool) != (request.call_id, request.tool):
         raise HookFailed(hook, "returned another call; only its arguments can be changed")
-    arguments: object = given.arguments
+    arguments: object = returned.arguments
     if not isinstance(arguments, Mapping):
         raise HookFailed(hook, f"returned arguments of type {type(arguments).__name__}")
     try:
         # As the record holds them.
-        return cast("dict[str, Any]", json.loads(_json(given.arguments)))
+        return cast("dict[str, Any]", json.loads(_json(returned.arguments)))
     except (TypeError, ValueError, RecursionError) as exc:
         raise HookFailed(hook, "returned arguments that have no JSON form") from exc
 
 
-def _result(given: object, hook: str) -> ToolResultText:
-    if not isinstance(given, ToolResultText):
+def _result(returned: object, hook: str) -> ToolResultText:
+    if not isinstance(returned, ToolResultText):
         raise HookFailed(
-            hook, f"returned {type(given).__name__}, expected a ToolResultText or None"
+            hook, f"returned {type(returned).__name__}, expected a ToolResultText or None"
         )
-    text: object = given.text
-    images: object = given.images
-    kind: object = given.error_kind
+    text: object = returned.text
+    images: object = returned.images
+    kind: object = returned.error_kind
     if not isinstance(text, str):
         raise HookFailed(hook, f"returned a result whose text is a {type(text).__name__}")
     if not (kind is None or isinstance(kind, str)):
@@ -435,11 +437,11 @@ def _result(given: object, hook: str) -> ToolResultText:
     if not isinstance(images, tuple) or not all(isinstance(one, Image) for one in images):
         raise HookFailed(hook, "returned a result whose images are no tuple of images")
     failure = None if kind is None else valid_unicode(kind)
-    return replace(given, text=valid_unicode(text), error_kind=failure)
+    return replace(returned, text=valid_unicode(text), error_kind=failure)
 
 
 def _read(old: ResultText, new: ResultText) -> tuple[str, str]:
-    """Return what the model would read of two results; of images that differ, their labels."""
+    """Return two results as the model would read them; of images that differ, their labels."""
     if old.images == new.images:
         return old.shown, new.shown
     before, after = (ToolFeedback("", "", one.shown, one.images).described for one in (old, new))

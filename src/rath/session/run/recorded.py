@@ -1,4 +1,4 @@
-"""What sessions say of the runs that made them, one run served again, and how a replay differs."""
+"""Recorded runs: read from sessions, served again, and compared with a replay."""
 
 from __future__ import annotations
 
@@ -89,23 +89,23 @@ def kind_at(kind: str, place: Place) -> str:
 
 def difference(problem: str, where: str, recorded: str, found: str) -> ReplayDifference:
     """Return an error that shows of two texts the part around where they begin to differ."""
-    expected, given = _excerpt(recorded, found), _excerpt(found, recorded)
-    return ReplayDifference(problem, where=where, expected=expected, found=given)
+    expected, actual = _excerpt(recorded, found), _excerpt(found, recorded)
+    return ReplayDifference(problem, where=where, expected=expected, found=actual)
 
 
 def rows_differ(
-    recorded: ChunkTable, found: ChunkTable, *, where: str, what: str
+    recorded: ChunkTable, replayed: ChunkTable, *, where: str, what: str
 ) -> ReplayDifference | None:
     """Return the error for the first row that differs, None where all are equal.
 
     Args:
         recorded: Rows of the record.
-        found: Rows of the replay.
+        replayed: Rows of the replay.
         where: The session.
         what: Whose rows they are, such as "the input".
     """
-    shared = recorded.vector.common_prefix(found.vector)
-    pairs = zip_longest(recorded.since(shared), found.since(shared))
+    shared = recorded.vector.common_prefix(replayed.vector)
+    pairs = zip_longest(recorded.since(shared), replayed.since(shared))
     for index, (mine, theirs) in enumerate(pairs, shared):
         if mine != theirs:
             problem = f"row {index} of {what} is not the recorded one"
@@ -125,10 +125,10 @@ def _excerpt(text: str, other: str) -> str:
     pairs = enumerate(zip(text, other, strict=False))
     at = next((n for n, (a, b) in pairs if a != b), min(len(text), len(other)))
     start = max(0, at - MAX_SHOWN // 2) if len(text) > MAX_SHOWN else 0
-    shown = text[start : start + MAX_SHOWN]
+    excerpt = text[start : start + MAX_SHOWN]
     before = "..." if start else ""
     after = "..." if start + MAX_SHOWN < len(text) else ""
-    return one_line_preview(f"{before}{shown}{after}", MAX_SHOWN + 6)
+    return one_line_preview(f"{before}{excerpt}{after}", MAX_SHOWN + 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,8 @@ class RecordedOperation:
     @property
     def own_rows(self) -> tuple[ChunkRow, ...]:
         """The rows that it made, at the end of its session."""
-        table, made = self.node.body.table, self.operation.session
-        own = takewhile(lambda row: row.id is not None and row.id.session == made, reversed(table))
+        table, session = self.node.body.table, self.operation.session
+        own = takewhile(lambda row: row.id and row.id.session == session, reversed(table))
         return table.since(len(table) - sum(1 for _ in own))
 
     @property
@@ -222,7 +222,7 @@ class RecordedOperation:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What sessions and those that they came from say together; each session stands once."""
+    """The runs of sessions and of their ancestors; each session stands once."""
 
     nodes: tuple[RecordedNode, ...] = ()
     """Parents stand before what was made of them."""
@@ -236,10 +236,10 @@ def history_of(*sessions: Session) -> History:
 
     A run that failed counts with what it had written.
     """
-    nodes = tuple(_nodes(_ended(session) for session in sessions))
+    nodes = tuple(_nodes(_node_of(session) for session in sessions))
     rows: dict[RowId, ChunkRow] = {}
     runs: list[RecordedOperation] = []
-    known: set[UUID] = set()
+    entry_ids: set[UUID] = set()
     by_id = {node.id: node for node in nodes}
     for node in nodes:
         above = [by_id[edge.id] for edge in node.provenance.parents if edge.id in by_id]
@@ -248,8 +248,8 @@ def history_of(*sessions: Session) -> History:
         rows.update((row.id, row) for row in table.since(n_rows) if row.id is not None)
         shared = max((record.common_prefix(each.body.record) for each in above), default=0)
         since = enumerate(record.since(shared), start=shared)
-        new = [(at, entry) for at, entry in since if entry.id not in known]
-        known.update(entry.id for _, entry in new)
+        new = [(at, entry) for at, entry in since if entry.id not in entry_ids]
+        entry_ids.update(entry.id for _, entry in new)
         runs += _runs(new, by_id, node, rows)
     return History(nodes, tuple(runs))
 
@@ -267,31 +267,31 @@ def _runs(
     for index, (at, entry) in enumerate(numbered):
         if isinstance(entry, Operation) and entry.operation not in inner:
             part = tuple(entries[index : last[entry.operation] + 1])
-            made = nodes.get(entry.session, node)
-            yield RecordedOperation(operation=entry, entries=part, at=at, node=made, rows=rows)
+            owner = nodes.get(entry.session, node)
+            yield RecordedOperation(operation=entry, entries=part, at=at, node=owner, rows=rows)
 
 
-def _ended(session: Session) -> RecordedNode:
+def _node_of(session: Session) -> RecordedNode:
     cell = session.body
     with suppress(Exception):  # whoever reads the session gets its error; here counts what it wrote
         session.synchronize()
     body = Body(session.partial_table) if cell.latest is None else session.inherited(cell.latest)
-    left = body.unfinished
     # One that was loaded has no error, but its log tells of it.
-    told = left is not None and left.failure is not None and left.failure.how == "failed"
-    return RecordedNode(session.id, body, session.provenance, told or cell.error() is not None)
+    failure = None if body.unfinished is None else body.unfinished.failure
+    has_failed = cell.error() is not None or (failure is not None and failure.how == "failed")
+    return RecordedNode(session.id, body, session.provenance, has_failed)
 
 
 def _nodes(roots: Iterable[RecordedNode]) -> Iterator[RecordedNode]:
     """Yield nodes and all that they came from, each once, parents first; no recursion."""
     todo: list[tuple[RecordedNode, bool]] = [(root, False) for root in roots][::-1]
-    known: set[UUID] = set()
+    visited: set[UUID] = set()
     while todo:
         node, is_open = todo.pop()
         if is_open:
             yield node
-        elif node.id not in known:
-            known.add(node.id)
+        elif node.id not in visited:
+            visited.add(node.id)
             todo.append((node, True))
             above = map(_of_edge, reversed(node.provenance.parents))
             todo += [(each, False) for each in above if each is not None]
@@ -309,7 +309,7 @@ _OWN_ERROR = re.compile(r"\S+:\S+ failed: (\w+): (.*)", re.DOTALL)
 
 
 def response_of(call: ModelCall, row: ChunkRow | None) -> RathLLMChatResponse:
-    """Return what a model answered.
+    """Return the response of a model.
 
     Args:
         call: An answered call.
@@ -345,10 +345,10 @@ def _message(call: ModelCall, row: ChunkRow | None) -> RathLLMAssistantMessage |
             reasoning_content=reasoning,
             tool_calls=parts or None,
         )
-    said = content.text if isinstance(content, UserText) else call.answer  # a summary, or no row
-    if said is None:
+    text = content.text if isinstance(content, UserText) else call.answer  # a summary, or no row
+    if text is None:
         return None
-    return RathLLMAssistantMessage(content=said, reasoning_content=reasoning)
+    return RathLLMAssistantMessage(content=text, reasoning_content=reasoning)
 
 
 def error_of(evidence: CallEvidence) -> Exception:
@@ -363,9 +363,9 @@ def error_of(evidence: CallEvidence) -> Exception:
     builtin = None if own is None else getattr(builtins, own[1], None)
     if own is not None and isinstance(builtin, type) and issubclass(builtin, Exception):
         with suppress(TypeError):  # one that is made of more than a text
-            made = builtin(own[2])
-            if network_error_class(made) is kind:
-                return made
+            network_error = builtin(own[2])
+            if network_error_class(network_error) is kind:
+                return network_error
     status = evidence.attempts[-1].status if evidence.attempts else None
     error: ProviderError
     if not (isinstance(kind, type) and issubclass(kind, ProviderError)):
@@ -405,14 +405,14 @@ class EmptyRun:
         self._ends_as = outcome
 
     def recall(self, given: Recall | None) -> Recall | None:
-        """Return what gives the recorded notes; the one that was given is let go."""
+        """Return a recall of the recorded notes; the one that was given is let go."""
         waiting: object = given
         if isinstance(waiting, HoldingRecall):
             waiting.close()
         return (lambda _: self.notes) if self.notes else None
 
     def changes_of(self, row: RowId) -> Sequence[Change]:
-        """Return what hooks had made of the answer that a row holds."""
+        """Return the changes of hooks to the answer that a row holds."""
         return ()
 
     def result_order(self, calls: Sequence[ToolCall]) -> Sequence[int]:
@@ -450,12 +450,12 @@ class RecordedRun(EmptyRun):
         run: RecordedOperation,
         note: Callable[[ReplayDifference], ReplayDifference] = lambda difference: difference,
     ) -> None:
-        made = run.operation
-        super().__init__(replace(made.place, made=made.session), None)
+        operation = run.operation
+        super().__init__(replace(operation.place, made=operation.session), None)
         self.run = run
-        self.run_id = made.operation
+        self.run_id = operation.operation
         self.rounds = partial(ServedRounds, script=self)
-        self.where = f"session {short_id(made.session)}"
+        self.where = f"session {short_id(operation.session)}"
         self._note = note
         self._entries: Sequence[Entry] = run.entries[1:]
         self._at = 0
@@ -472,8 +472,10 @@ class RecordedRun(EmptyRun):
         for at, entry in enumerate(self._entries):
             if entry.operation == self.run_id:
                 self._take(at, entry)
-        seen = next((step.call.seen for step in self._steps if step.call.seen is not None), None)
-        self.notes = () if seen is None else seen.recalled
+        first_input = next(
+            (step.call.seen for step in self._steps if step.call.seen is not None), None
+        )
+        self.notes = () if first_input is None else first_input.recalled
         self._schemas: dict[str, str] | None = None
 
     def _take(self, at: int, entry: Entry) -> None:
@@ -492,7 +494,7 @@ class RecordedRun(EmptyRun):
                 pass
 
     def changes_of(self, row: RowId) -> Sequence[Change]:
-        """Return what hooks had made of the answer that a row holds."""
+        """Return the changes of hooks to the answer that a row holds."""
         return self._answers.get(row, ())
 
     def result_order(self, calls: Sequence[ToolCall]) -> Sequence[int]:
@@ -500,12 +502,14 @@ class RecordedRun(EmptyRun):
 
         That of a call which was cut off, and made when the run went on, stands behind the others.
         """
-        left = [run for _, run in self._steps[self.n_calls - 1].runs if run.rows]
+        remaining = [run for _, run in self._steps[self.n_calls - 1].runs if run.rows]
         stands = dict[int, int]()
         for place, call in enumerate(calls):
-            found = next((at for at, run in enumerate(left) if self._is_of(run, call)), None)
-            stands[place] = sys.maxsize if found is None else left[found].rows[0].index
-            left = left if found is None else [*left[:found], *left[found + 1 :]]
+            index = next((at for at, run in enumerate(remaining) if self._is_of(run, call)), None)
+            stands[place] = sys.maxsize if index is None else remaining[index].rows[0].index
+            remaining = (
+                remaining if index is None else [*remaining[:index], *remaining[index + 1 :]]
+            )
         return sorted(stands, key=stands.__getitem__)
 
     def cut_off(self, latest: Body, session: UUID) -> Body:
@@ -568,25 +572,28 @@ class RecordedRun(EmptyRun):
         Raises:
             ReplayDifference: It is another one; the text says in what, as far as that is known.
         """
-        seen, digest = call.seen, written.digest
-        if seen is None or seen.request_digest == digest:
+        recorded_input, digest = call.seen, written.digest
+        if recorded_input is None or recorded_input.request_digest == digest:
             return
-        made, where = self.run.operation, f"{self.where}, model call {self.n_calls}"
-        own = None if made.output is None else made.output.tool.name
+        operation, where = self.run.operation, f"{self.where}, model call {self.n_calls}"
+        own = None if operation.output is None else operation.output.tool.name
         offered = [tool for tool in request.tools or () if tool.name != own]
-        recorded = _parts(made.tools if made.kind == "loop" else (), call.evidence.parameters)
-        found = _parts(offered, _parameters_in(written.body()) or call.evidence.parameters)
-        for part in dict.fromkeys((*recorded, *found)):
+        recorded = _parts(
+            operation.tools if operation.kind == "loop" else (), call.evidence.parameters
+        )
+        actual = _parts(offered, _parameters_in(written.body()) or call.evidence.parameters)
+        for part in dict.fromkeys((*recorded, *actual)):
             kind, name = part
-            texts = [said.get(part, f"no such {kind.split()[-1]}") for said in (recorded, found)]
+            texts = [parts.get(part, f"no such {kind.split()[-1]}") for parts in (recorded, actual)]
             if texts[0] != texts[1]:
                 problem = f"the {kind} {name!r} of the request is not the recorded one"
                 raise self._note(difference(problem, where, *texts))
         problem = (
             f"the request is not the one that was sent: the agent's rows, rows 0 to "
-            f"{seen.n_rows} of the session, recalled notes, or how they are written, changed"
+            f"{recorded_input.n_rows} of the session, recalled notes, or how they are written, "
+            "changed"
         )
-        digests = f"sha256 {seen.request_digest}", f"sha256 {digest}"
+        digests = f"sha256 {recorded_input.request_digest}", f"sha256 {digest}"
         raise self._note(difference(problem, where, *digests))
 
     def serve_round(
@@ -602,16 +609,18 @@ class RecordedRun(EmptyRun):
             RecordEnds: The recorded run was cut off before all of them had a result.
         """
         runs = self._steps[self.n_calls - 1].runs if self.n_calls else []
-        left = [run for _, run in runs]
+        remaining = [run for _, run in runs]
         self._note_inner(max((at + 1 for at, _ in runs), default=self._at))
         cut: list[str] = []
         for at, call in calls.items():
             # One that was cut off may have been made again when the run went on.
-            made = [run for run in left if self._is_of(run, call)]
-            run = next((each for each in made if each.rows), made[0] if made else None)
+            candidates = [run for run in remaining if self._is_of(run, call)]
+            run = next(
+                (each for each in candidates if each.rows), candidates[0] if candidates else None
+            )
             if run is None:
                 raise self.end(f"the run makes tool call {call.id!r} ({call.name}) which is new")
-            left.remove(run)
+            remaining.remove(run)
             self._check_schema(call, run, table.get(call.name))
             if run.rows:
                 done[at] = self._result(call, run)
@@ -626,7 +635,7 @@ class RecordedRun(EmptyRun):
         return self.run.outcome
 
     def end(self, problem: str = "") -> BaseException:
-        """Return what ends a run that asks for more than the record has."""
+        """Return the error for a run that asks for more than the record has."""
         outcome = self.outcome
         if outcome is None or isinstance(outcome, BudgetExceeded | DeadlineExceeded | Suspended):
             self._ends_as = outcome
@@ -643,26 +652,26 @@ class RecordedRun(EmptyRun):
         recorded = f"{call.purpose} call of {call.evidence.requested_model!r}"
         return difference(problem, self.where, recorded, "the end of the run")
 
-    def compare(self, made: Body) -> None:
+    def compare(self, body: Body) -> None:
         """Compare what was made again with the record: rows, calls, own entries and outcome.
 
         Raises:
             ReplayDifference: Something is not the recorded one.
         """
         recorded = self.run.node.body.table
-        differs = rows_differ(recorded, made.table, where=self.where, what="the session")
-        differs = differs or self.left() or self._entries_differ(made)
+        differs = rows_differ(recorded, body.table, where=self.where, what="the session")
+        differs = differs or self.left() or self._entries_differ(body)
         outcome = self.outcome
-        if differs is None and outcome is not None and outcome != made.outcome:
+        if differs is None and outcome is not None and outcome != body.outcome:
             problem = "the run ended in another way"
-            differs = difference(problem, self.where, repr(outcome), repr(made.outcome))
+            differs = difference(problem, self.where, repr(outcome), repr(body.outcome))
         if differs is not None:
             raise differs
 
-    def _entries_differ(self, made: Body) -> ReplayDifference | None:
+    def _entries_differ(self, body: Body) -> ReplayDifference | None:
         """Compare what a run noted itself: its operation, calls and summaries."""
         run = self.run
-        since = made.record.since(run.at if run.operation.kind == "loop" else 0)
+        since = body.record.since(run.at if run.operation.kind == "loop" else 0)
         own = (entry for entry in since if entry.operation == self.run_id)
         # A call that was cut off when it was answered is noted as one that was cut off before.
         there = (entry for entry in run.own if not entry.rows or run.row_of(entry) is not None)
@@ -673,18 +682,18 @@ class RecordedRun(EmptyRun):
                 problem = f"the kind of a {kind} is not the recorded one"
                 return difference(problem, at, kind, type(theirs).__name__)
             for name in _compared(type(mine)):
-                expected, found = getattr(mine, name), getattr(theirs, name)
-                if expected is not found and expected != found:
+                expected, actual = getattr(mine, name), getattr(theirs, name)
+                if expected is not actual and expected != actual:
                     problem = f"{name} of a {kind} is not the recorded one"
-                    return difference(problem, at, repr(expected), repr(found))
+                    return difference(problem, at, repr(expected), repr(actual))
         return None
 
     def _note_inner(self, until: int) -> None:
         """Tell the run again of what others had done inside it, and hooks with its tool calls."""
         for entry in self._entries[self._at : until]:
             # What hooks made of an answer is told with that answer.
-            is_beside = isinstance(entry, Change) and entry.what != "answer"
-            if is_beside or entry.operation != self.run_id:
+            is_unrelated = isinstance(entry, Change) and entry.what != "answer"
+            if is_unrelated or entry.operation != self.run_id:
                 parent_sink()(entry, None)
         self._at = until
 
@@ -701,15 +710,15 @@ class RecordedRun(EmptyRun):
         if self._schemas is None:
             tools = self.run.operation.tools
             self._schemas = {tool.name: json_digest(tool.parameters) for tool in tools}
-        found = self._schemas.get(call.name) if offer is None else offer.schema_digest
-        if None not in (run.schema_digest, found) and run.schema_digest != found:
+        digest = self._schemas.get(call.name) if offer is None else offer.schema_digest
+        if None not in (run.schema_digest, digest) and run.schema_digest != digest:
             problem = f"the schema of tool {call.name!r} is not the recorded one"
             where = f"{self.where}, tool call {call.id!r}"
-            digests = f"sha256 {run.schema_digest}", f"sha256 {found}"
+            digests = f"sha256 {run.schema_digest}", f"sha256 {digest}"
             raise self._note(difference(problem, where, *digests))
 
     def _result(self, call: ToolCall, run: ToolRun) -> CallResult:
-        """Return what a call gave, once the row that holds it is what the run says."""
+        """Return the result of a call, once its row agrees with the run."""
         row, where = self.run.row_of(run), f"{self.where}, tool call {call.id!r}"
         if row is None or not isinstance(row.content, ToolFeedback):
             raise self._note(ReplayDifference("the record has no row with the result", where=where))
@@ -719,8 +728,8 @@ class RecordedRun(EmptyRun):
             index = run.rows[0].index
             problem = f"the result of tool {run.tool!r} in row {index} is not what its run gave"
             recorded = f"sha256 {run.shown.digest}, {run.shown.size} bytes"
-            found = f"sha256 {digest}: {one_line_preview(body[:MAX_SHOWN], MAX_SHOWN)}"
-            raise self._note(difference(problem, f"{where}, row {index}", recorded, found))
+            actual = f"sha256 {digest}: {one_line_preview(body[:MAX_SHOWN], MAX_SHOWN)}"
+            raise self._note(difference(problem, f"{where}, row {index}", recorded, actual))
         prepared = CheckedCall(call, None)
         return CallResult(
             prepared, ResultText(body), run.status, decision=run.decision, recorded=(run, row)
@@ -746,22 +755,22 @@ def _compared(kind: type[Entry]) -> tuple[str, ...]:
 def _parameters_in(body: bytes) -> dict[str, Any] | None:
     """Return the parameters in the body of a request, None for one that is no JSON object."""
     try:
-        said: dict[str, Any] = dict(json.loads(body))
+        fields: dict[str, Any] = dict(json.loads(body))
     except (TypeError, ValueError):
         return None
-    return {name: said[name] for name in said if name not in ("messages", "system", "tools")}
+    return {name: fields[name] for name in fields if name not in ("messages", "system", "tools")}
 
 
 def _parts(
     tools: Iterable[RathLLMFunctionTool], parameters: Mapping[str, Any]
 ) -> dict[tuple[str, str], str]:
-    """Return what a request says beside its messages, as JSON, by the kind and name of each."""
-    said: dict[tuple[str, str], Any] = {
+    """Return the parts of a request beside its messages, as JSON, by the kind and name of each."""
+    parts: dict[tuple[str, str], Any] = {
         ("schema of tool", tool.name): [tool.description, tool.parameters] for tool in tools
     }
-    said |= {("parameter", name): value for name, value in parameters.items()}
+    parts |= {("parameter", name): value for name, value in parameters.items()}
     to_text = partial(json.dumps, ensure_ascii=False, default=repr, sort_keys=True)
-    return {part: to_text(value) for part, value in said.items()}
+    return {part: to_text(value) for part, value in parts.items()}
 
 
 @dataclass(slots=True)
@@ -781,6 +790,6 @@ class ServedRounds(ToolRounds):
     ) -> list[CallResult]:
         """Give the recorded results; see `ToolRounds.run`."""
         assert self.script is not None
-        asked = dict(zip(range(len(calls)) if places is None else places, calls, strict=True))
-        self.script.serve_round(asked, self.table, done)
-        return [done[at] for at in asked]
+        by_place = dict(zip(range(len(calls)) if places is None else places, calls, strict=True))
+        self.script.serve_round(by_place, self.table, done)
+        return [done[at] for at in by_place]

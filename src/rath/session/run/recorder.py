@@ -52,7 +52,7 @@ from rath.session.log.open_logs import (
     writers_of,
 )
 from rath.session.log.store import SessionLog, SessionStore, StoredLog, default_store
-from rath.session.log.writer import LogWriter, find_whole_log, knows_open_calls
+from rath.session.log.writer import LogWriter, find_complete_log, knows_open_calls
 from rath.session.outcome import Cancelled
 from rath.session.record import InnerLog
 from rath.session.run.run_log import Durability as Durability
@@ -62,23 +62,23 @@ _ENV = "OPENRATH_DURABILITY"
 
 
 def default_durability() -> Durability:
-    """Return what the environment says, else the first config that says something, else `turn`.
+    """Return the setting of the environment, else of the first config that has one, else `turn`.
 
     Raises:
         ConfigError: That is no durability.
     """
-    said, origin = env_value(_ENV), f"env {_ENV}"
-    if said is None and any(path.exists() for path in config_layer_paths()):
+    value, origin = env_value(_ENV), f"env {_ENV}"
+    if value is None and any(path.exists() for path in config_layer_paths()):
         for layer in config.config_layers():
-            said, origin = layer.config.sessions.durability, str(layer.path)
-            if said is not None:
+            value, origin = layer.config.sessions.durability, str(layer.path)
+            if value is not None:
                 break
-    if said is None:
+    if value is None:
         return "turn"
-    if said not in get_args(Durability):
-        known = ", ".join(map(repr, get_args(Durability)))
-        raise ConfigError(f"unknown durability {said!r} in {origin}; expected one of {known}")
-    return cast("Durability", said)  # one of its words
+    if value not in get_args(Durability):
+        choices = ", ".join(map(repr, get_args(Durability)))
+        raise ConfigError(f"unknown durability {value!r} in {origin}; expected one of {choices}")
+    return cast("Durability", value)  # one of its words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class RecordingPlan:
 
     @property
     def open_logs(self) -> OpenLogs:
-        """What is known of the store."""
+        """The open logs of the store."""
         return open_session_files() if self.is_alone else open_logs_of(self.store)
 
     def recorder(
@@ -108,7 +108,7 @@ class RecordingPlan:
         provider: Provider | None,
         lineage: SessionLineage,
     ) -> Recorder:
-        """Return what writes the run that makes a session."""
+        """Return the recorder of the run that makes a session."""
         who = Identity.of(
             session,
             provenance,
@@ -163,22 +163,22 @@ def plan_recording(
         ValueError: There is no such durability.
     """
     if durability is not None and durability not in get_args(Durability):
-        known = ", ".join(map(repr, get_args(Durability)))
-        raise ValueError(f"unknown durability {durability!r}; expected one of {known}")
+        choices = ", ".join(map(repr, get_args(Durability)))
+        raise ValueError(f"unknown durability {durability!r}; expected one of {choices}")
     if current_replay() is not None:
         return None  # a replay writes nothing
-    begun = None if goes_on_from is None else _writer_of_beginning(session, goes_on_from)
-    program, beside = current_source(), recording_store()
-    if begun is not None and begun.is_alone:
-        store, is_alone = begun.store, True
-    elif path and begun is None:
+    earlier_writer = None if goes_on_from is None else _writer_of_beginning(session, goes_on_from)
+    program, recording_to = current_source(), recording_store()
+    if earlier_writer is not None and earlier_writer.is_alone:
+        store, is_alone = earlier_writer.store, True
+    elif path and earlier_writer is None:
         store, is_alone = FileStore.at(path, session), True
     elif program is not None and program.store is not None:
         store, is_alone = program.store, False
-    elif begun is not None:
-        store, is_alone = begun.store, False
-    elif beside is not None:
-        store, is_alone = beside, False
+    elif earlier_writer is not None:
+        store, is_alone = earlier_writer.store, False
+    elif recording_to is not None:
+        store, is_alone = recording_to, False
     elif persist or is_autosaving():
         store, is_alone = default_store(), False
     else:
@@ -345,8 +345,8 @@ class Recorder:
         writer = self._writer
         assert writer is not None, "asked only of an open log"
         is_cancelled = isinstance(error, asyncio.CancelledError)
-        said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
-        line = Failed("cancelled" if is_cancelled else "failed", said, datetime.now(UTC))
+        problem = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+        line = Failed("cancelled" if is_cancelled else "failed", problem, datetime.now(UTC))
         done = writer.leave(line)
         self._has_ended = True
         done.add_done_callback(lambda _: end_writing(writer))
@@ -363,8 +363,8 @@ class Recorder:
 
         def first() -> LogStart:
             parents = () if plan.is_alone else ancestors.stored(who.provenance.parents)
-            told = beginning(who, start, parents=parents)
-            return replace(told, lines=[*told.lines, *open_lines(start.unfinished)])
+            start_lines = beginning(who, start, parents=parents)
+            return replace(start_lines, lines=[*start_lines.lines, *open_lines(start.unfinished)])
 
         return writer, writer.open(plan.begin, first)
 
@@ -373,7 +373,9 @@ class Recorder:
     ) -> tuple[LogWriter, Future[None]]:
         """Go on with the log of a run, or write what it had made where it has none."""
         plan, session = self._plan, self._who.session
-        written = await _wait(plan.open_logs.lane.put(partial(find_whole_log, plan.store, session)))
+        written = await _wait(
+            plan.open_logs.lane.put(partial(find_complete_log, plan.store, session))
+        )
         if written is None:
             return await self._new(ancestors, start)
         if not (is_beginning(written, start) and knows_open_calls(written, start)):
@@ -387,8 +389,10 @@ class Recorder:
 
         def first() -> LogStart:
             reopened = Reopened(datetime.now(UTC))
-            left = open_lines(start.unfinished, known=written.unfinished)
-            return LogStart([reopened, *lines_since(written, start), *left], 0, self._who.place)
+            open_rest = open_lines(start.unfinished, known=written.unfinished)
+            return LogStart(
+                [reopened, *lines_since(written, start), *open_rest], 0, self._who.place
+            )
 
         return writer, writer.open(
             lambda store, _: store.reopen(session, size, size=size + written.n_torn), first

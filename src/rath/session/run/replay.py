@@ -87,22 +87,22 @@ def replay_session(
     if prompt is not None:
         rows.append(user_text_chunk(prompt))
     if agent is not None:
-        beside = [
+        conflicting = [
             name for name, one in (("provider", provider), ("tools", tools)) if one is not None
         ]
-        if beside:
+        if conflicting:
             raise ValueError(
-                f"{' and '.join(beside)} cannot be given beside agent=, which has its own; set "
-                "them on the agent"
+                f"{' and '.join(conflicting)} cannot be given beside agent=, which has its own; "
+                "set them on the agent"
             )
         return agent(_branch(session, body, start, rows))
-    made = _operation(session, body, start)
-    provider = provider or session.provider or _recorded_provider(body, made)
-    offered = _tools(made, tools or ())
+    operation = _operation(session, body, start)
+    provider = provider or session.provider or _recorded_provider(body, operation)
+    offered = _tools(operation, tools or ())
     own = {tool.name for tool in tools or ()}
     return run_session_loop(
         _branch(session, body, start, rows),
-        Session(ChunkTable(made.head)),
+        Session(ChunkTable(operation.head)),
         agent_provider=provider,
         tools=[tool for name, tool in offered.items() if name in own],
         system_tools=[name for name in offered if name not in own],
@@ -157,12 +157,12 @@ def _check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) ->
         raise differs
 
 
-class _KnownRun(Playback):
+class _ScriptPlayback(Playback):
     """Serves the one run that it is given, with the models that it had."""
 
     def __init__(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
         super().__init__(History())
-        self._known = script
+        self._script = script
         self._models = models
 
     def client(self, provider: Provider) -> ChatClient:
@@ -175,7 +175,7 @@ class _KnownRun(Playback):
 
     def begin(self, *_: Any, **__: Any) -> RecordedRun:
         """Return the run."""
-        return self._known
+        return self._script
 
 
 class StrictReplay:
@@ -190,7 +190,7 @@ class StrictReplay:
         """The rows that the runs made, by their sessions."""
 
         self._models = ReplayModels()
-        self._asked: tuple[object, RequestBuilder, ChunkTable] | None = None
+        self._last_builder: tuple[object, RequestBuilder, ChunkTable] | None = None
         """The requests of the last run, what must be the same to go on from them, and its rows."""
 
     async def run(self) -> None:
@@ -205,35 +205,37 @@ class StrictReplay:
             if make is None or not run.is_found:
                 continue
             script = self._models.script = RecordedRun(run)
-            made = await make(script, _recorded_models(script.calls, self._models))
-            if made is not None:
-                await offload(len(run.entries), partial(script.compare, made))
-                self.tables[run.operation.session] = made.table
+            body = await make(script, _recorded_models(script.calls, self._models))
+            if body is not None:
+                await offload(len(run.entries), partial(script.compare, body))
+                self.tables[run.operation.session] = body.table
             await asyncio.sleep(0)  # a long replay shares the loop with others
 
     async def _loop(self, script: RecordedRun, models: tuple[Candidate, ...]) -> Body:
         run = script.run
-        made, own = run.operation, run.own_rows
+        operation, own = run.operation, run.own_rows
         user = Body(run.input, run.node.body.record.prefix(run.at))
         run.check_input(user.table)
         output, rounds, outcome = None, MANY, script.outcome
         if isinstance(outcome, RoundLimit):
             rounds = outcome.max_tool_rounds
-        if made.output is not None:
-            taken = [tool.name for tool in made.tools]
-            output = plan_output(_form(made.output, own), MANY, candidates=(), taken=taken)
+        if operation.output is not None:
+            tool_names = [tool.name for tool in operation.tools]
+            output = plan_output(
+                _form(operation.output, own), MANY, candidates=(), tool_names=tool_names
+            )
             if isinstance(outcome, Completed) and isinstance(outcome.output, OutputMissing):
                 rounds = sum(isinstance(row.content, AssistantTurn) for row in own)
         builder = await self._requests(script, models[0], user)
         plan = LoopPlan(
-            session=made.session,
+            session=operation.session,
             user=lambda body: body,
-            cells=(Deferred.of(user), Deferred.of(Body(ChunkTable(made.head)))),
+            cells=(Deferred.of(user), Deferred.of(Body(ChunkTable(operation.head)))),
             provider=models[0].provider,
             candidates=(replace(models[0], builder=builder), *models[1:]),
             dispatch_tool=None,
             tools={},
-            schemas=made.tools,
+            schemas=operation.tools,
             output=output,
             max_tool_rounds=rounds,
             on_event=None,
@@ -242,13 +244,13 @@ class StrictReplay:
             placement=Placement(),
             provenance=Provenance(),
             session_provider=None,
-            lineage=SessionLineage(made.session, made.session),
+            lineage=SessionLineage(operation.session, operation.session),
             place=script.place,
             started_at="Session.replay",
             recording=None,
             served=script,
         )
-        cell: Deferred[Body] = Deferred(made.session, ())
+        cell: Deferred[Body] = Deferred(operation.session, ())
         return await _end_of(script, cell, LoopRun(plan, cell).execute())
 
     async def _compress(self, script: RecordedRun, models: tuple[Candidate, ...]) -> Body | None:
@@ -257,14 +259,14 @@ class StrictReplay:
         if parent is None:
             return None
         run.check_input(parent.body.table)
-        seen = next((call.seen for call in script.calls if call.seen is not None), None)
+        recorded_input = next((call.seen for call in script.calls if call.seen is not None), None)
         agent = Body(ChunkTable(run.operation.head))
-        with replaying_in(_KnownRun(script, models)):
+        with replaying_in(_ScriptPlayback(script, models)):
             out = run_session_compress(
                 Session.from_body(Deferred.of(parent.body), Provenance(), id=parent.id),
                 Session.from_body(Deferred.of(agent), Provenance()),
                 agent_provider=Provider(model="recorded"),
-                compress_instruction=None if seen is None else seen.question,
+                compress_instruction=None if recorded_input is None else recorded_input.question,
                 register_sessions=False,
                 lazy=True,
             )
@@ -272,15 +274,18 @@ class StrictReplay:
 
     async def _select(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
         run = script.run
-        made, body = run.operation, run.node.body
+        operation, body = run.operation, run.node.body
         run.check_input(body.table)
-        user, agent = replace(body, record=body.record.prefix(run.at)), Body(ChunkTable(made.head))
+        user, agent = (
+            replace(body, record=body.record.prefix(run.at)),
+            Body(ChunkTable(operation.head)),
+        )
         is_answered = bool(script.calls) and script.calls[-1].status == "done"
         for call in script.calls if is_answered else ():
             if call.status == "done":
                 shot = OneShot(
                     purpose="select",
-                    operation=made.operation,
+                    operation=operation.operation,
                     candidates=models,
                     question=(call.seen and call.seen.question) or "",
                 )
@@ -290,21 +295,21 @@ class StrictReplay:
         self, script: RecordedRun, model: Candidate, user: Body
     ) -> RequestBuilder | None:
         """Return the requests of a run, which go on from those of the run before where they can."""
-        made, table = script.run.operation, script.run.node.body.table
-        before, self._asked = self._asked, None
+        operation, table = script.run.operation, script.run.node.body.table
+        before, self._last_builder = self._last_builder, None
         if script.notes or not script.calls:
             return None
-        same = (_model_of(script.calls[0]), made.head, made.tools, made.output)
+        same = (_model_of(script.calls[0]), operation.head, operation.tools, operation.output)
         if before is not None and before[0] == same:
             builder = before[1]
             # What is said before a question stands in no request where no answer follows.
             if user.table.vector.common_prefix(before[2].vector) > builder.n_rows:
-                self._asked = (same, builder, table)
+                self._last_builder = (same, builder, table)
                 return builder
-        request = partial(turn_request, made.tools, made.output)
-        frame = RequestFrame(head=made.head, request=request)
+        request = partial(turn_request, operation.tools, operation.output)
+        frame = RequestFrame(head=operation.head, request=request)
         builder = await offload(len(user.table), partial(RequestBuilder, model, frame, user))
-        self._asked = (same, builder, table)
+        self._last_builder = (same, builder, table)
         return builder
 
 
@@ -340,9 +345,9 @@ def _recorded_models(calls: Sequence[ModelCall], models: ReplayModels) -> tuple[
             first[key] = provider_of(call.evidence)
         chain = chain + 1 if call.status == "failed" else 1
         longest = max(longest, chain if call is not calls[-1] else chain - 1)
-    asked = [*first.values()] or [Provider(model="none")]
-    asked += asked[-1:] * (longest - len(asked))
-    return tuple(Candidate(ReplayedClient(each, models), each) for each in asked)
+    providers = [*first.values()] or [Provider(model="none")]
+    providers += providers[-1:] * (longest - len(providers))
+    return tuple(Candidate(ReplayedClient(each, models), each) for each in providers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,7 +355,7 @@ class RecordedForm(OutputForm):
     """Reads each answer as the record says it was read."""
 
     def read_answer(self, text: str) -> Any:
-        """Return what the run read in a text.
+        """Return the value that the run read in a text.
 
         Raises:
             Unfit: It did not fit.
@@ -389,11 +394,11 @@ def _problems(tool: str, rows: Sequence[ChunkRow]) -> Iterator[str | None]:
                     yield None if message is None else _problem(message)
 
 
-def _problem(said: str) -> str:
-    """Return what was wrong, out of what the model was told of it."""
-    told = said.partition("cannot be used: ")[2]
-    ends = [at for end in (". Give the whole answer", ". Call ") if (at := told.rfind(end)) >= 0]
-    return told[: min(ends)] if ends else told.removesuffix(".")
+def _problem(text: str) -> str:
+    """Return the problem named in a message to the model."""
+    problem = text.partition("cannot be used: ")[2]
+    ends = [at for end in (". Give the whole answer", ". Call ") if (at := problem.rfind(end)) >= 0]
+    return problem[: min(ends)] if ends else problem.removesuffix(".")
 
 
 def _ignore(*_: object) -> None:
@@ -442,18 +447,22 @@ def _with_results(table: ChunkTable, start: int, results: Mapping[str, object]) 
     for call_id in results:
         if all(call.id != call_id for call in calls):
             raise _no_such_call(call_id, table.prefix(start))
-    known: dict[str, deque[ChunkRow]] = {}
+    rows_of_call: dict[str, deque[ChunkRow]] = {}
     for row in takewhile(_is_result, table.since(start)):
         assert isinstance(row.content, ToolFeedback)
         bare = ChunkRow(row.kind, row.payload).with_images(row.images)
-        known.setdefault(row.content.call_id, deque()).append(bare)
+        rows_of_call.setdefault(row.content.call_id, deque()).append(bare)
     rows: list[ChunkRow] = []
     for call in calls[n_results:]:
         if call.id in results:
-            made = encode_result(results[call.id])
-            rows.append(tool_feedback_chunk(call.id, call.name, made.shown, images=made.images))
-        elif known.get(call.id):
-            rows.append(known[call.id].popleft())
+            result_text = encode_result(results[call.id])
+            rows.append(
+                tool_feedback_chunk(
+                    call.id, call.name, result_text.shown, images=result_text.images
+                )
+            )
+        elif rows_of_call.get(call.id):
+            rows.append(rows_of_call[call.id].popleft())
     return rows
 
 
@@ -464,18 +473,23 @@ def _is_result(row: ChunkRow) -> bool:
 def _branch(session: Session, body: Body, start: int, rows: Sequence[ChunkRow]) -> Session:
     """Return the child of `session` with its first rows and then `rows`."""
     place = next_place()
-    made = place.new_id()
-    table = body.table.prefix(start).born_in(made, rows)
+    session_id = place.new_id()
+    table = body.table.prefix(start).born_in(session_id, rows)
     entry = Operation(
-        operation=made, id=made, kind="fork", place=place, session=made, workspace="share"
+        operation=session_id,
+        id=session_id,
+        kind="fork",
+        place=place,
+        session=session_id,
+        workspace="share",
     )
     content = replace(body, table=table, outcome=Completed()).with_entries(entry)
     parents = (session.as_parent(),)
     extras = (("at", start),)
     branch = Session.from_body(
         Deferred.of(content),
-        stamped(made, "Session.replay", LineageKind.OP_FORK, parents, extras),
-        id=made,
+        stamped(session_id, "Session.replay", LineageKind.OP_FORK, parents, extras),
+        id=session_id,
         placement=session.placement.share(),
         provider=session.provider,
     )
@@ -495,25 +509,30 @@ def _operation(session: Session, body: Body, start: int) -> Operation:
         if isinstance(entry, Operation) and entry.kind == "loop"
     }
     own = (entry for entry in body.record if entry.operation in runs)
-    made: dict[object, Operation] = {row: runs[each.operation] for each in own for row in each.rows}
+    operation_of: dict[object, Operation] = {
+        row: runs[each.operation] for each in own for row in each.rows
+    }
     near = (row.id for row in (*body.table.since(start), *reversed(body.table.prefix(start))))
-    found = next((made[row] for row in near if row in made), next(reversed(runs.values()), None))
-    if found is None:
+    nearest = next(
+        (operation_of[row] for row in near if row in operation_of),
+        next(reversed(runs.values()), None),
+    )
+    if nearest is None:
         raise PersistenceError(
             f"session {session.id} has no run in its record, so its agent is not known; give "
             "agent= to go on"
         )
-    return found
+    return nearest
 
 
-def _recorded_provider(body: Body, made_by: Operation) -> Provider:
+def _recorded_provider(body: Body, operation: Operation) -> Provider:
     """Return a provider for the model that answered first in a run.
 
     Raises:
         ValueError: This machine would ask it somewhere else, or cannot ask it.
     """
     calls = (entry for entry in body.record if isinstance(entry, ModelCall))
-    first = next((call for call in calls if call.operation == made_by.operation), None)
+    first = next((call for call in calls if call.operation == operation.operation), None)
     if first is None:
         raise ValueError("the run asked no model, so give the one to ask with provider=")
     evidence = first.evidence
@@ -533,28 +552,29 @@ def _recorded_provider(body: Body, made_by: Operation) -> Provider:
     return provider
 
 
-def _tools(made: Operation, given: Sequence[Tool]) -> dict[str, Tool]:
+def _tools(operation: Operation, given: Sequence[Tool]) -> dict[str, Tool]:
     """Return the tools that a run had, by name: those that were given, else the built-in ones.
 
     Raises:
         ValueError: One of them is neither.
     """
     own = {tool.name: tool for tool in given}
-    known = {**builtin_tools(), **own}
-    recorded = {tool.name for tool in made.tools}
-    missing = [tool.name for tool in made.tools if tool.name not in known]
+    available = {**builtin_tools(), **own}
+    recorded = {tool.name for tool in operation.tools}
+    missing = [tool.name for tool in operation.tools if tool.name not in available]
     if missing:
         raise ValueError(
             f"the recorded agent had the tools {', '.join(map(repr, missing))}, which are not "
             "built in; give them with tools=[...], or go on with agent="
         )
-    return {name: tool for name, tool in known.items() if name in recorded or name in own}
+    return {name: tool for name, tool in available.items() if name in recorded or name in own}
 
 
 def _no_such_call(call_id: str, table: ChunkTable) -> ValueError:
     turns = (row.content for row in table if isinstance(row.content, AssistantTurn))
-    known = list(dict.fromkeys(call.id for turn in turns for call in turn.calls))
+    call_ids = list(dict.fromkeys(call.id for turn in turns for call in turn.calls))
     return ValueError(
         f"no open call {call_id!r} stands before the row at which the replay goes on."
-        f"{did_you_mean(call_id, known)} Calls of the rows before: {', '.join(known) or 'none'}"
+        f"{did_you_mean(call_id, call_ids)} Calls of the rows before: "
+        f"{', '.join(call_ids) or 'none'}"
     )

@@ -53,7 +53,7 @@ CARRIED_OUT = "the call was carried out; what came of it is not known"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """What a run knows that goes on."""
+    """The state from which a run goes on."""
 
     body: Body
     """Rows, record and open calls so far."""
@@ -70,7 +70,7 @@ class ResumePoint:
     open_calls: tuple[OpenCall, ...]
     """The calls of the last turn that have no row."""
 
-    was_asked: bool
+    has_calls: bool
     """Whether a model was asked in this run, so that what was recalled is known."""
 
     context: Context | None
@@ -97,9 +97,11 @@ class ResumePoint:
         return tuple(each.said.child for each in self.open_calls if each.said.child is not None)
 
     def known_results(self, tools: Mapping[str, ToolOffer]) -> dict[int, CallResult]:
-        """Return what is known, by result or decision, of the open calls by their index."""
-        known = {each.index: _settled(each, tools.get(each.call.name)) for each in self.open_calls}
-        return {index: finished for index, finished in known.items() if finished is not None}
+        """Return the known results, by result or decision, of the open calls by their index."""
+        results = {
+            each.index: _known_result(each, tools.get(each.call.name)) for each in self.open_calls
+        }
+        return {index: finished for index, finished in results.items() if finished is not None}
 
     @property
     def decided(self) -> frozenset[int]:
@@ -113,21 +115,21 @@ class ResumePoint:
 
     def effective_calls(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """Return the calls of the last turn as they are made: some with other arguments."""
-        asked = list(calls)
+        effective = list(calls)
         for each in self.open_calls:
-            asked[each.index] = each.call
+            effective[each.index] = each.call
             approval = each.said.approval
             if approval is not None and approval.edited is not None:
                 edited = json.dumps(dict(approval.edited), ensure_ascii=False)
-                asked[each.index] = replace(asked[each.index], arguments=edited)
-        return asked
+                effective[each.index] = replace(effective[each.index], arguments=edited)
+        return effective
 
     def answers(self) -> dict[int, CurrentCall]:
-        """Return what was said to the open calls, by their index, for when they are made."""
-        return {each.index: _given(each) for each in self.open_calls}
+        """Return the answers to the open calls, by their index, for when they are made."""
+        return {each.index: _answers_to(each) for each in self.open_calls}
 
     def with_decisions(self, done: Mapping[int, CallResult]) -> dict[int, CallResult]:
-        """Return what became of calls, with the decisions by which they were made."""
+        """Return the results of calls, with the decisions by which they were made."""
         results = dict(done)
         for each in self.open_calls:
             if each.allowed_by is not None and each.index in done:
@@ -163,7 +165,7 @@ def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> Re
         turns=tuple(turns),
         last_row=last_row,
         open_calls=open_calls(body, session, late=late),
-        was_asked=bool(calls),
+        has_calls=bool(calls),
         context=_context(calls),
         own_entries=own_entries,
     )
@@ -178,43 +180,53 @@ def _own_calls(own_entries: Iterable[Entry], operation: Operation) -> list[Model
 
 
 def _context(calls: list[ModelCall]) -> Context | None:
-    seen = calls[0].seen if calls else None
-    if seen is None or seen.context_at is None or seen.context is None:
+    recorded_input = calls[0].seen if calls else None
+    if (
+        recorded_input is None
+        or recorded_input.context_at is None
+        or recorded_input.context is None
+    ):
         return None
-    return Context(seen.context_at, RathLLMMessage("user", seen.context), seen.recalled)
+    return Context(
+        recorded_input.context_at,
+        RathLLMMessage("user", recorded_input.context),
+        recorded_input.recalled,
+    )
 
 
-def _given(asked: OpenCall) -> CurrentCall:
-    said = asked.said
+def _answers_to(open_call: OpenCall) -> CurrentCall:
+    decisions = open_call.said
     answers = [
         Answer(Question(each.interrupt.question or "", each.interrupt.schema), each.answer.text)
-        for each in said.questions
+        for each in decisions.questions
         if each.answer is not None and each.answer.text is not None
     ]
-    is_edited = said.approval is not None and said.approval.edited is not None
+    is_edited = decisions.approval is not None and decisions.approval.edited is not None
     return CurrentCall(answers, is_edited=is_edited)
 
 
-def _denied(asked: OpenCall, prepared: CheckedCall) -> CallResult | None:
-    """Return what the model reads of a call that was not allowed, None for one that is made."""
-    approval = asked.said.approval
+def _denial(open_call: OpenCall, prepared: CheckedCall) -> CallResult | None:
+    """Return the result of a call that was not allowed, None for one that is made."""
+    approval = open_call.said.approval
     if approval is None or approval.choice != "deny":
         return None
     why = DENIED if approval.text is None else f"{DENIED}: {approval.text}"
     return CallResult(prepared, encode_failure("denied", why), "denied", decision=approval.id)
 
 
-def _settled(asked: OpenCall, offer: ToolOffer | None) -> CallResult | None:
-    prepared = CheckedCall(asked.call, offer)
-    if asked.result is not None:
-        run, row = asked.result.run, asked.result.shown
+def _known_result(open_call: OpenCall, offer: ToolOffer | None) -> CallResult | None:
+    prepared = CheckedCall(open_call.call, offer)
+    if open_call.result is not None:
+        run, row = open_call.result.run, open_call.result.shown
         assert row is not None, "a call without a row is not known"
-        said = row.content.body if isinstance(row.content, ToolFeedback) else ""
-        shown = ResultText(said, failure=run.error_kind, exit_code=run.exit_code, images=row.images)
-        return CallResult(prepared, shown, run.status, recorded=(run, row))
-    decision = asked.decision
+        body = row.content.body if isinstance(row.content, ToolFeedback) else ""
+        result_text = ResultText(
+            body, failure=run.error_kind, exit_code=run.exit_code, images=row.images
+        )
+        return CallResult(prepared, result_text, run.status, recorded=(run, row))
+    decision = open_call.decision
     if decision is None or decision.choice == "retry":
-        return _denied(asked, prepared)
+        return _denial(open_call, prepared)
     if decision.choice == "skip":
         result = encode_failure("skipped", decision.text or SKIPPED)
         return CallResult(prepared, result, "denied", decision=decision.id)
@@ -245,8 +257,8 @@ class UnfinishedCompression:
         """Whether the summary is there, so that no model is asked once more."""
         return len(self.body.table) > 0
 
-    def begun_with(self, user: Body) -> Body:
-        """Return what there is, with the rows of the input where there is no summary."""
+    def start_with(self, user: Body) -> Body:
+        """Return the content so far, with the rows of the input where there is no summary."""
         return self.body if self.has_summary else replace(self.body, table=user.table)
 
 
@@ -266,39 +278,40 @@ def find_earlier_compression(
     if found is None or not found.body.done():
         return found
     content, has_failed = found.content, found.body.error() is not None
-    made = None if content is None else own_operation(content.record, found.id)
-    if content is None or (made is None and (has_failed or _is_suspended(content))):
+    operation = None if content is None else own_operation(content.record, found.id)
+    if content is None or (operation is None and (has_failed or _is_suspended(content))):
         discard_recorded(place)
         return None
-    if made is None:
+    if operation is None:
         # The chain was at its budget, so that no model was asked: the rows are those of the input.
         check = _input_check(content, place)
         return replace(found, body=serve_recorded(found, cells, check))
     check = model_check(required_operation(found, "compress", place), place)
     if not has_failed and not _compression_goes_on(content):
         return replace(found, body=serve_recorded(found, cells, check))
-    return _begun(found, content, made, check)
+    return _compression_point(found, content, operation, check)
 
 
-def _begun(
-    found: RecordedSession, content: Body, made: Operation, check: Callable[[Body, Body], None]
+def _compression_point(
+    found: RecordedSession, content: Body, operation: Operation, check: Callable[[Body, Body], None]
 ) -> UnfinishedCompression:
     own_entries = entries_since(content.record, found.id)
     is_summed_up = any(
-        isinstance(entry, Summary) and entry.operation == made.operation for entry in own_entries
+        isinstance(entry, Summary) and entry.operation == operation.operation
+        for entry in own_entries
     )
     rows = content.table if is_summed_up else content.table.prefix(0)
     body = replace(content, table=rows, outcome=Completed(), unfinished=None)
     return UnfinishedCompression(
-        origin=found.body, operation=made, body=body, own_entries=own_entries, check=check
+        origin=found.body, operation=operation, body=body, own_entries=own_entries, check=check
     )
 
 
 def _compression_goes_on(content: Body) -> bool:
     """Tell whether a compression is not done."""
     if isinstance(content.outcome, Cancelled):
-        known = current_source()
-        return known is not None and known.cancelled == "go_on"
+        source = current_source()
+        return source is not None and source.cancelled == "go_on"
     return _is_suspended(content)
 
 
@@ -317,7 +330,7 @@ def _input_check(content: Body, place: Place) -> Callable[[Body, Body], None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRun:
-    """What was made of a loop before."""
+    """An earlier run of a loop."""
 
     session: UUID
     provenance: Provenance | None
@@ -338,12 +351,12 @@ class EarlierRun:
     goes_on: ResumePoint | None = None
     """Where the run goes on."""
 
-    made: Session | None = None
+    complete_run: Session | None = None
     """All that there is to it, where nothing is left to do."""
 
 
 def find_earlier_run(user: Session, agent: Session, place: Place) -> EarlierRun | None:
-    """Return what was made of the loop that is called here, None where nothing was.
+    """Return the earlier run of the loop that is called here, None where there is none.
 
     Raises:
         ResumeMismatch: At this place something else was made.
@@ -351,7 +364,7 @@ def find_earlier_run(user: Session, agent: Session, place: Place) -> EarlierRun 
     found = find_recorded(place)
     if found is None:
         return _waiting(user, agent, place)
-    return _found(found, user, agent, place)
+    return _resume_found(found, user, agent, place)
 
 
 def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
@@ -371,31 +384,33 @@ def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
         return None
     origin = latest_run(user.body)
     if is_superseded(user.body):
-        return _gone_on(user, agent, origin)
-    known = _known(user, agent, origin, before)
-    return replace(known, made=user) if before.waiting else replace(known, goes_on=before)
+        return _join_latest(user, agent, origin)
+    earlier = _earlier_run(user, agent, origin, before)
+    return (
+        replace(earlier, complete_run=user) if before.waiting else replace(earlier, goes_on=before)
+    )
 
 
-def _gone_on(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRun:
+def _join_latest(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRun:
     """Return the run that has gone on with a session that is given again."""
     written = origin.latest
     if not origin.done() or origin.error() is None or written is None:
         again = EarlierRun(
             session=user.id, provenance=None, lineage=None, cells=(origin, agent.body)
         )
-        return replace(again, made=_same_run(user, origin))
+        return replace(again, complete_run=_same_run(user, origin))
     before = resume_point(written, user.id)
     assert before is not None, "its operation is there"
-    known = _known(user, agent, origin, before)
+    earlier = _earlier_run(user, agent, origin, before)
     if not before.waiting:
-        return replace(known, goes_on=before)
+        return replace(earlier, goes_on=before)
     outcome = waiting_outcome(before.open_calls, NeedsDecision(user.id, ()), user.id)
     waits = Deferred.of(replace(written, outcome=outcome))
     alias(waits, origin)
-    return replace(known, made=_same_run(user, waits))
+    return replace(earlier, complete_run=_same_run(user, waits))
 
 
-def _known(
+def _earlier_run(
     user: Session, agent: Session, origin: Deferred[Body], before: ResumePoint
 ) -> EarlierRun:
     cells = (Deferred.of(before.body), agent.body)
@@ -420,11 +435,11 @@ def _same_run(user: Session, content: Deferred[Body]) -> Session:
     )
 
 
-def _found(
+def _resume_found(
     found: RecordedSession, user: Session, agent: Session, place: Place
 ) -> EarlierRun | None:
     content, cells, origin = found.content, (user.body, agent.body), found.body
-    known = EarlierRun(
+    earlier = EarlierRun(
         session=found.id,
         provenance=None,
         lineage=None,
@@ -433,27 +448,31 @@ def _found(
         placement=found.placed(user.placement),
     )
     if not found.body.done():
-        return replace(known, made=_made(found, found.body, user, agent))
+        return replace(earlier, complete_run=_session_of(found, found.body, user, agent))
     if content is None or _is_void(content, found.id):
         discard_recorded(place)
-        return known
+        return earlier
     check = model_check(required_operation(found, "loop", place), place)
     if _loop_goes_on(found, content):
         before = resume_point(found.written, found.id, late=found.late)
         assert before is not None, "its operation is there"
         if not before.waiting:
-            return replace(known, goes_on=_checked(before, cells, check))
+            return replace(earlier, goes_on=_check_resume(before, cells, check))
         outcome = waiting_outcome(before.open_calls, NeedsDecision(found.id, ()), found.id)
         waits = Deferred.of(replace(content, outcome=outcome))
         alias(waits, origin)
         found = replace(found, body=waits)
-    return replace(known, made=_made(found, serve_recorded(found, cells, check), user, agent))
+    return replace(
+        earlier, complete_run=_session_of(found, serve_recorded(found, cells, check), user, agent)
+    )
 
 
-def _made(found: RecordedSession, body: Deferred[Body], user: Session, agent: Session) -> Session:
+def _session_of(
+    found: RecordedSession, body: Deferred[Body], user: Session, agent: Session
+) -> Session:
     """Return the session that was found, as the call makes it now."""
     parents = (user.as_parent(), agent.as_parent())
-    made = Session.from_body(
+    session = Session.from_body(
         body,
         stamped(found.id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents),
         id=found.id,
@@ -461,7 +480,7 @@ def _made(found: RecordedSession, body: Deferred[Body], user: Session, agent: Se
         provider=user.provider,
         lineage=SessionLineage(user.id, agent.id),
     )
-    return made.taking_over(found.late)
+    return session.taking_over(found.late)
 
 
 def _is_void(content: Body, session: UUID) -> bool:
@@ -471,13 +490,13 @@ def _is_void(content: Body, session: UUID) -> bool:
 
 def _loop_goes_on(found: RecordedSession, content: Body) -> bool:
     """Tell whether the run of a session is not done."""
-    known, outcome = current_source(), content.outcome
+    source, outcome = current_source(), content.outcome
     if isinstance(outcome, Cancelled):
-        return known is not None and known.cancelled == "go_on"
+        return source is not None and source.cancelled == "go_on"
     return isinstance(outcome, Suspended) or found.body.error() is not None
 
 
-def _checked(
+def _check_resume(
     before: ResumePoint,
     cells: tuple[Deferred[Body], Deferred[Body]],
     check: Callable[[Body, Body], None],

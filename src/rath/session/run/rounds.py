@@ -71,27 +71,27 @@ class ContentCache:
 
     def __init__(self, limit: int = MAX_RECORD_BYTES) -> None:
         self._room = limit
-        self._kept: set[str] = set()
+        self._stored: set[str] = set()
 
     def fitting(self, effects: Iterable[FileEffect]) -> tuple[tuple[FileEffect, ...], bool]:
         """Return effects with the contents for which there is room, and whether all are there."""
-        made: list[FileEffect] = []
-        is_whole = True
+        fitting_effects: list[FileEffect] = []
+        is_complete = True
         for effect in effects:
             before, after = self._fitting(effect.before), self._fitting(effect.after)
             if before is not effect.before or after is not effect.after:
                 effect = replace(effect, before=before, after=after)
-                is_whole = False
-            made.append(effect)
-        return tuple(made), is_whole
+                is_complete = False
+            fitting_effects.append(effect)
+        return tuple(fitting_effects), is_complete
 
     def _fitting(self, blob: Blob | None) -> Blob | None:
-        if blob is None or blob.data is None or blob.digest in self._kept:
+        if blob is None or blob.data is None or blob.digest in self._stored:
             return blob
         if len(blob.data) > self._room:
             return blob.without_data()
         self._room -= len(blob.data)
-        self._kept.add(blob.digest)
+        self._stored.add(blob.digest)
         return blob
 
 
@@ -194,16 +194,16 @@ class ToolRounds:
         if not is_library_loaded():
             # Before any deadline begins: a tool is not to blame for an import of ours.
             await runtime().call_in_worker(load_library)
-        made: list[CheckedCall] = []
+        checked: list[CheckedCall] = []
         offers = [self.table.get(call.name) for call in calls]
         limit = max((offer.limit for offer in offers if offer is not None), default=None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await runtime().call_in_worker(
-                    lambda: made.extend(self._prepare(call) for call in calls)
+                    lambda: checked.extend(self._prepare(call) for call in calls)
                 )
-        rest = zip(calls[len(made) :], offers[len(made) :], strict=True)
-        return made + [
+        rest = zip(calls[len(checked) :], offers[len(checked) :], strict=True)
+        return checked + [
             CheckedCall(
                 call, offer, refusal=_timeout_text(call.name, offer.limit if offer else 0.0)
             )
@@ -230,9 +230,9 @@ class ToolRounds:
 
     async def _again(self, prepared: CheckedCall, arguments: Mapping[str, Any]) -> CheckedCall:
         """Check and place a call with other arguments than the model gave."""
-        given = replace(prepared.call, arguments=json.dumps(dict(arguments)))
-        (made,) = await self.prepare_all([given])
-        return replace(made, call=prepared.call)
+        edited = replace(prepared.call, arguments=json.dumps(dict(arguments)))
+        (checked,) = await self.prepare_all([edited])
+        return replace(checked, call=prepared.call)
 
     def _job(
         self,
@@ -290,11 +290,11 @@ class ToolRounds:
         self, call: ToolCall, offer: ToolOffer, session: Session, tell: Tell
     ) -> CallResult:
         """Prepare and run a lone call in one job: a round of one plain call is the usual one."""
-        made: list[CheckedCall] = []
+        checked: list[CheckedCall] = []
 
         def work() -> object:
             prepared = self._prepare(call)
-            made.append(prepared)
+            checked.append(prepared)
             if prepared.refusal is not None:
                 return prepared.refusal
             if self.lanes.is_held(prepared.key):
@@ -302,7 +302,7 @@ class ToolRounds:
             return _encoded(offer.tool(session, dict(prepared.arguments or {})))
 
         def prepared() -> CheckedCall:
-            return made[0] if made else CheckedCall(call, offer)
+            return checked[0] if checked else CheckedCall(call, offer)
 
         async def call_it() -> ResultText:
             result = await self._work(work, lambda: prepared().key)
@@ -339,7 +339,7 @@ class ToolRounds:
             except asyncio.CancelledError as exc:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
-                    tell(self._ended(attempt, prepared(), CALL_INTERRUPTED, "interrupted"))
+                    tell(self._result_of(attempt, prepared(), CALL_INTERRUPTED, "interrupted"))
                     raise
                 result = _exception_text(exc)  # raised by a backend, cancelled by nobody
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
@@ -349,16 +349,16 @@ class ToolRounds:
         assert here is not None, "a round says which call it makes"
         if here.waits is not None and status != "abandoned":
             # Also where the tool has swallowed what was to leave it.
-            waiting = self._ended(attempt, prepared(), CALL_SUSPENDED, "suspended")
+            waiting = self._result_of(attempt, prepared(), CALL_SUSPENDED, "suspended")
             return replace(waiting, waits=here.waits)
         if here.is_edited and prepared().refusal is None:
             result = with_arguments(result, prepared().arguments)
-        return self._ended(attempt, prepared(), result, status)
+        return self._result_of(attempt, prepared(), result, status)
 
-    def _ended(
+    def _result_of(
         self, attempt: _Attempt, prepared: CheckedCall, result: ResultText, status: ToolStatus
     ) -> CallResult:
-        """Return what became of a call, with what it did and where."""
+        """Return the result of a call, with its effects and its sandbox."""
         sandbox, offer = self.placement.sandbox, attempt.offer
         gaps = list(attempt.effects.gaps)
         if sandbox is not None and sandbox.unobserved.any_since(attempt.mark):
@@ -366,8 +366,8 @@ class ToolRounds:
         is_interrupted = status == "interrupted"
         if is_interrupted and offer.effects != "read_only" and not self._is_operation(offer):
             gaps.append(CUT_OFF)
-        effects, is_whole = self.contents.fitting(attempt.effects)
-        if not is_whole:
+        effects, is_complete = self.contents.fitting(attempt.effects)
+        if not is_complete:
             gaps.append(FULL)
         return CallResult(
             prepared,

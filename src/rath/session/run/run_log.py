@@ -64,7 +64,7 @@ class RunLog:
         self._inner: set[InnerLog] = set()
         """Logs that have to have their entries before the next lines of this one are written."""
 
-        self._known = frozenset[UUID]()
+        self._earlier_ids = frozenset[UUID]()
         self._is_closed = False
         self.body = Body(ChunkTable())
         """The content as it is now."""
@@ -92,12 +92,12 @@ class RunLog:
         self._rows = GrowingVector(Vector[ChunkRow]() if input_only else content.table.vector)
         self._record = GrowingVector(content.record)
         self._input = content.table if input_only else None
-        self._outcome, self._given = content.outcome, content.given
+        self._outcome, self._prior_usage = content.outcome, content.given
         self._state = State(self._session, self._rows, self._record)
         self._state.resume(content.unfinished)
         for entry in earlier:
             self._tell_above(entry, None)
-        self._known = frozenset(entry.id for entry in earlier)
+        self._earlier_ids = frozenset(entry.id for entry in earlier)
         self._report_content()
 
     async def open(self, *, goes_on: bool = False) -> None:
@@ -150,7 +150,7 @@ class RunLog:
         in between would leave a call that this log has as made, and that the inner run makes again
         when it goes on.
         """
-        if self._is_closed or entry.id in self._known:
+        if self._is_closed or entry.id in self._earlier_ids:
             return
         self.note(entry, inner)
         # A call of a model was paid for, whatever becomes of the call that it was made in.
@@ -183,7 +183,7 @@ class RunLog:
         """
         recorder = self._recorder
         if recorder is not None and recorder.is_open and self._pending:
-            recorder.write(*self._taken(), durable=durable)
+            recorder.write(*self._take_lines(), durable=durable)
 
     async def flush(self) -> None:
         """Commit, and wait where every row is to survive a loss of power.
@@ -202,7 +202,7 @@ class RunLog:
             PersistenceError: A write before it failed.
         """
         if self._recorder is not None:
-            self._recorder.queue(*self._taken())
+            self._recorder.queue(*self._take_lines())
             await self._recorder.hold_up()
 
     async def write_intents(self, intents: Sequence[Intent]) -> None:
@@ -213,7 +213,7 @@ class RunLog:
         """
         self.add(*intents)
         if self._recorder is not None and intents:
-            await self._recorder.write_intents(*self._taken())
+            await self._recorder.write_intents(*self._take_lines())
 
     def add_result(self, result: PendingResult) -> None:
         """Write what became of a call while others of its round go on.
@@ -233,12 +233,12 @@ class RunLog:
             results: Of all calls of the row that had none before, in order.
         """
         self.commit()
-        known = self._state.results
-        if len(results) == 1 and not known:
+        earlier = self._state.results
+        if len(results) == 1 and not earlier:
             (result,) = results
             self._end_call(result)
         else:
-            new = [each for each in results if known.get((each.row, each.call)) != each]
+            new = [each for each in results if earlier.get((each.row, each.call)) != each]
             self.add(*new, RoundEnd(results[0].row, tuple(each.run.id for each in results)))
             for run in self._record.vector.since(len(self._record) - len(results)):
                 self._tell(run)
@@ -264,7 +264,7 @@ class RunLog:
         if not self.is_recorded or self._recorder is None:
             return
         if error is None:
-            await self._recorder.finish(self._taken(), self.body)
+            await self._recorder.finish(self._take_lines(), self.body)
         else:
             self.commit()
             await self._recorder.leave(error)
@@ -283,7 +283,7 @@ class RunLog:
         own = None if self._recorder is None else self._recorder.log
         self._tell_above(entry, own or inner)
 
-    def _taken(self) -> list[Event]:
+    def _take_lines(self) -> list[Event]:
         """Take the events that were added, and have them wait for the logs that they came from.
 
         It waits for jobs that are in the queues of these logs already, and they for those of runs
@@ -299,11 +299,11 @@ class RunLog:
         return events
 
     def _report_content(self) -> None:
-        left = self._state.unfinished if self._state.is_open else None
+        unfinished = self._state.unfinished if self._state.is_open else None
         table = ChunkTable(self._rows.vector)
         if self._input is not None and not len(self._rows):
             table = self._input
-        self.body = Body(table, self._record.vector, self._outcome, self._given, left)
+        self.body = Body(table, self._record.vector, self._outcome, self._prior_usage, unfinished)
         self._cell.report(self.body)
 
 

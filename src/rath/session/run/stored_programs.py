@@ -78,22 +78,22 @@ class StoredSource:
     def session(self, session: UUID) -> Session | None:
         """Return a session that is stored, placed as it was, None where it is not; blocks."""
         with self._busy:
-            known = self._sessions.get(session)
-            if known is not None:
-                return known
+            cached = self._sessions.get(session)
+            if cached is not None:
+                return cached
             built = self._build(session)
             if built is None:
                 return None
-            made = self._sessions[session] = session_of(built)
-            remember_loaded(made.body, session, self.store, place=built.content.place)
-            return made
+            loaded = self._sessions[session] = session_of(built)
+            remember_loaded(loaded.body, session, self.store, place=built.content.place)
+            return loaded
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew; its log stays until the new one takes its place."""
         open_logs_of(self.store).outdate(session)
         with self._busy:
-            for known in (self._contents, self._sessions):
-                known.pop(session, None)
+            for cache in (self._contents, self._sessions):
+                cache.pop(session, None)
             # What came from it is built on what will be replaced.
             self._built.clear()
 
@@ -126,8 +126,8 @@ class StoredSource:
         outcome = None if content is None else content.state.outcome
         if content is None or not isinstance(outcome, Suspended):
             return None
-        made = content.operation
-        if made is not None and made.kind == "loop":
+        operation = content.operation
+        if operation is not None and operation.kind == "loop":
             return None
         return RecordedSession(
             session, Deferred.of(Body(ChunkTable(), outcome=outcome)), Provenance()
@@ -167,7 +167,7 @@ def store_of(session: Session) -> SessionStore | None:
 
 
 class Program:
-    """What a run of a program had made: in memory, behind a session of it, and in its store.
+    """The earlier run of a program: in memory, behind a session of it, and in its store.
 
     Args:
         session: Any session of the run.
@@ -181,10 +181,10 @@ class Program:
         self.cancelled: CancelledRuns = cancelled
         self.stored = stored
         self._session = session
-        self._held = {found.id: found for found in _closure(session)}
+        self._by_id = {found.id: found for found in _closure(session)}
         self._dropped: set[UUID] = set()
         # In a store whoever goes on finds there what another one has begun.
-        self._begun = None if stored is not None else started_sessions(session.body)
+        self._started_sessions = None if stored is not None else started_sessions(session.body)
 
     @property
     def store(self) -> SessionStore | None:
@@ -192,15 +192,15 @@ class Program:
         return None if self.stored is None else self.stored.store
 
     def find(self, session: UUID) -> RecordedSession | None:
-        """Return what was made under an id; what this process holds of the given session first."""
+        """Find a session by its id; what this process holds of the given session first."""
         if session in self._dropped:
             return None
-        held = self._held.get(session)
+        held = self._by_id.get(session)
         if session == self._session.id and held is not None:
             placement, is_moved = self._session.placement, self._session.was_placed
             return replace(held, placement=placement, is_moved=is_moved)
         if self.stored is None or (held is not None and not held.body.done()):
-            return held or self._begun_here(session)
+            return held or self._find_started(session)
         found = self.stored.find(session)
         if found is None or not self._is_moved(session):
             return found or held
@@ -223,11 +223,15 @@ class Program:
         self, session: UUID, start: Callable[[], Deferred[Body]]
     ) -> tuple[Deferred[Body], bool]:
         """Have a session made that was not found, unless that has begun meanwhile."""
-        return (start(), True) if self._begun is None else begin(self._begun, session, start)
+        return (
+            (start(), True)
+            if self._started_sessions is None
+            else begin(self._started_sessions, session, start)
+        )
 
-    def _begun_here(self, session: UUID) -> RecordedSession | None:
-        begun = None if self._begun is None else self._begun.get(session)
-        return None if begun is None else RecordedSession(session, begun, Provenance())
+    def _find_started(self, session: UUID) -> RecordedSession | None:
+        body = None if self._started_sessions is None else self._started_sessions.get(session)
+        return None if body is None else RecordedSession(session, body, Provenance())
 
     def place(self) -> Place:
         """Return the place of the given session within its run.
@@ -250,10 +254,10 @@ class Program:
 
     def _outermost(self) -> Place | None:
         """Return the place within the run; what a tool made belongs to the run of its call."""
-        found: RecordedSession | None = self._held[self._session.id]
-        seen: set[UUID] = set()
-        while found is not None and found.id not in seen:
-            seen.add(found.id)
+        found: RecordedSession | None = self._by_id[self._session.id]
+        visited: set[UUID] = set()
+        while found is not None and found.id not in visited:
+            visited.add(found.id)
             place = self._place_of(found)
             if place is None or place.run is None:
                 break
@@ -282,14 +286,14 @@ class Program:
             return loaded
         if found.id == self._session.id:
             return self._session
-        made = Session.from_body(
+        session = Session.from_body(
             found.body,
             found.provenance,
             id=found.id,
             placement=self._session.placement.share(),
             provider=self._session.provider,
         )
-        return made.taking_over(found.late)
+        return session.taking_over(found.late)
 
     def _place_of(self, found: RecordedSession) -> Place | None:
         """Return where a session was made; for one that passed on that another waits, that one's.
@@ -299,15 +303,15 @@ class Program:
         content = found.content
         if content is not None:
             outcome = content.outcome
-            made = own_operation(content.record, found.id)
-            if made is not None:
-                return made.place
+            operation = own_operation(content.record, found.id)
+            if operation is not None:
+                return operation.place
             if isinstance(outcome, Suspended) and outcome.session != found.id:
                 waiting = self.find(outcome.session)
                 return None if waiting is None else self._place_of(waiting)
             return None
         for edge in found.provenance.parents:
-            above = self._held.get(edge.id)
+            above = self._by_id.get(edge.id)
             place = None if above is None else self._place_of(above)
             if place is not None:
                 return place
@@ -337,7 +341,7 @@ def program_of(
 
 
 class InsideCalls:
-    """What the calls of one run had made, which goes on without the program around it.
+    """The sessions that calls of one run had made, which goes on without the program around it.
 
     Args:
         stored: The store in which that is.
@@ -350,15 +354,15 @@ class InsideCalls:
 
     def __init__(self, stored: StoredSource, session: Session) -> None:
         self._stored = stored
-        self._held = {found.id: found for found in _inner(session.as_parent())}
+        self._by_id = {found.id: found for found in _inner(session.as_parent())}
 
     def find(self, session: UUID) -> RecordedSession | None:
-        """Return what was made under an id; what is stored first, where others may answer it."""
-        return self._stored.find(session) or self._held.get(session)
+        """Find a session by its id; what is stored first, where others may answer it."""
+        return self._stored.find(session) or self._by_id.get(session)
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew."""
-        self._held.pop(session, None)
+        self._by_id.pop(session, None)
         self._stored.drop(session)
 
     def begin(
@@ -391,13 +395,13 @@ def _is_inside_call(place: Place) -> bool:
 
 def _closure(session: Session) -> Iterator[RecordedSession]:
     """Yield a session and all that it came from, as far as this process holds it, each once."""
-    seen: set[UUID] = set()
+    visited: set[UUID] = set()
     todo: list[Edge] = [session.as_parent()]
     while todo:
         edge = todo.pop()
-        if edge.id in seen or edge.body is None:
+        if edge.id in visited or edge.body is None:
             continue
-        seen.add(edge.id)
+        visited.add(edge.id)
         provenance = edge.provenance or Provenance()
         yield RecordedSession(edge.id, edge.body, provenance, edge.late)
         todo.extend(provenance.parents)
@@ -416,8 +420,8 @@ def _inner(edge: Edge) -> Iterator[RecordedSession]:
 
 def _inner_edges(edge: Edge) -> list[Edge]:
     body: object = None if edge.body is None else edge.body.latest
-    left = body.unfinished if isinstance(body, Body) else None
-    return [] if left is None else [session.as_parent() for session in left.inner]
+    unfinished = body.unfinished if isinstance(body, Body) else None
+    return [] if unfinished is None else [session.as_parent() for session in unfinished.inner]
 
 
 def waiting_sessions(session: Session) -> tuple[Session, ...]:
@@ -434,8 +438,8 @@ def waiting_sessions(session: Session) -> tuple[Session, ...]:
         return ()
     body = session.body.result()
     calls = open_calls(body, session.id, late=session.record)
-    found = [session] if any(each.waits for each in calls) else []
-    held = {each.id: each for each in (body.unfinished.inner if body.unfinished else ())}
+    waiting = [session] if any(each.waits for each in calls) else []
+    inner_by_id = {each.id: each for each in (body.unfinished.inner if body.unfinished else ())}
     wanted = [each.said.child for each in calls if each.said.child is not None and each.is_made]
     if outcome.session != session.id and outcome.session not in wanted:
         wanted.append(outcome.session)  # it only passes on that another one waits
@@ -443,20 +447,24 @@ def waiting_sessions(session: Session) -> tuple[Session, ...]:
     stored = None if store is None else StoredSource(store)
     inner: list[Session] = []
     for child in wanted:
-        made = None if stored is None else stored.session(child)
-        inner += [made] if made is not None else _held_one(child, tuple(held.values()))
+        inner_session = None if stored is None else stored.session(child)
+        inner += (
+            [inner_session]
+            if inner_session is not None
+            else _find_waiting(child, tuple(inner_by_id.values()))
+        )
     for each in inner:
-        found += waiting_sessions(each)
-    return tuple({each.id: each for each in found}.values())
+        waiting += waiting_sessions(each)
+    return tuple({each.id: each for each in waiting}.values())
 
 
-def _held_one(wanted: UUID, held: tuple[Session, ...]) -> list[Session]:
+def _find_waiting(wanted: UUID, held: tuple[Session, ...]) -> list[Session]:
     """Return the session of an id among those that wait inside calls, at any depth."""
     todo = list(held)
     while todo:
         each = todo.pop()
         if each.id == wanted:
             return [each]
-        left = each.body.result().unfinished
-        todo.extend(left.inner if left is not None else ())
+        unfinished = each.body.result().unfinished
+        todo.extend(unfinished.inner if unfinished is not None else ())
     return []

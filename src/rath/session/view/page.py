@@ -99,12 +99,12 @@ def page_html(data: str, heads: Sequence[Edge], *, title: str, events: str = "")
         "data": harmless(data),
         "code": code,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 
 
 def _title(session: Session) -> str:
-    said = (row.payload.get("content") for row in session.partial_table if row.kind == "user")
-    first = next((text for text in said if isinstance(text, str)), "")
+    texts = (row.payload.get("content") for row in session.partial_table if row.kind == "user")
+    first = next((text for text in texts if isinstance(text, str)), "")
     return " · ".join(filter(None, (one_line_preview(first, 60), short_id(session.id))))
 
 
@@ -162,7 +162,7 @@ class Feed:
     def __init__(self, store: SessionStore, session: UUID, *, compare: UUID | None = None) -> None:
         self._store = store
         self._session = session
-        self._beside = () if compare is None else (load(store, compare).session.as_parent(),)
+        self._compared = () if compare is None else (load(store, compare).session.as_parent(),)
         self._size = 0
         self._seconds = 0.0
 
@@ -178,7 +178,7 @@ class Feed:
         is_over = not self._store.is_being_written(self._session)
         loaded = load(self._store, self._session)
         self._size = loaded.size
-        heads = (loaded.session.as_parent(), *self._beside)
+        heads = (loaded.session.as_parent(), *self._compared)
         nodes = nodes_of(heads)
         if not is_over:
             nodes = tuple(map(self._as_running, nodes))
@@ -205,13 +205,15 @@ class Feed:
         return replace(node, state="running", problem="") if node.id == self._session else node
 
 
-def doing_now(left: Unfinished | None) -> tuple[tuple[str, str], ...]:
-    """Return what a run is doing between its rows: tools that run, and the answer so far."""
-    if left is None:
+def doing_now(unfinished: Unfinished | None) -> tuple[tuple[str, str], ...]:
+    """Return the activity of a run between its rows: tools that run, and the answer so far."""
+    if unfinished is None:
         return ()
-    tools = [("runs", f"{intent.tool}, since {intent.at:%H:%M:%S} UTC") for intent in left.intents]
-    done = [("done", result.run.tool) for result in left.results]
-    text = left.partial_text[-MAX_NOW:]
+    tools = [
+        ("runs", f"{intent.tool}, since {intent.at:%H:%M:%S} UTC") for intent in unfinished.intents
+    ]
+    done = [("done", result.run.tool) for result in unfinished.results]
+    text = unfinished.partial_text[-MAX_NOW:]
     return (*done, *tools, *([("writes", text)] if text else []))
 
 
@@ -232,7 +234,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for."""
+    """A request of a client."""
 
     method: str
     target: str
@@ -308,7 +310,7 @@ class _Page:
         self.has_listened = False
 
     def tell(self, snapshot: PageSnapshot) -> str:
-        """Return what is new to the page; blocks."""
+        """Return the news for the page; blocks."""
         self.snapshot = snapshot
         return self.encoder.encode(snapshot.nodes)
 
@@ -412,7 +414,7 @@ class LiveServer:
             await _send(writer, refusal, "text/plain; charset=utf-8", refusal.phrase)
         elif path == "/":
             await _send(writer, HTTPStatus.OK, "text/html; charset=utf-8", await self._new_page())
-        elif (found := _EVENTS.fullmatch(path)) and (page := self._pages.get(int(found[1]))):
+        elif (match := _EVENTS.fullmatch(path)) and (page := self._pages.get(int(match[1]))):
             await self._tell(page, writer)
         else:
             await _send(writer, HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", "Not Found")
@@ -471,11 +473,11 @@ class LiveServer:
                 return
             await self._wait_for_more(snapshot, writer)
 
-    async def _wait_for_more(self, known: PageSnapshot, writer: asyncio.StreamWriter) -> None:
-        while self._snapshot is known:
+    async def _wait_for_more(self, snapshot: PageSnapshot, writer: asyncio.StreamWriter) -> None:
+        while self._snapshot is snapshot:
             try:
                 async with asyncio.timeout(self._beat), self._grown:
-                    await self._grown.wait_for(lambda: self._snapshot is not known)
+                    await self._grown.wait_for(lambda: self._snapshot is not snapshot)
             except TimeoutError:
                 await _write(writer, b": still here\n\n")
 

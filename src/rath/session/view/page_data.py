@@ -76,7 +76,7 @@ class PageLimits:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
-Shown: TypeAlias = "str | list[str | int]"
+CutText: TypeAlias = "str | list[str | int]"
 """A text; or head, number of characters left out, and tail of one that was too long."""
 
 _HARMLESS = str.maketrans(
@@ -84,7 +84,7 @@ _HARMLESS = str.maketrans(
 )  # In JSON these stand inside of strings only.
 
 
-def cut_text(text: str, max_chars: int) -> Shown:
+def cut_text(text: str, max_chars: int) -> CutText:
     """Return a text of at most `max_chars` characters, with what is left out said."""
     if len(text) <= max_chars:
         return text
@@ -127,7 +127,7 @@ def nodes_of(heads: Iterable[Edge]) -> tuple[PageNode, ...]:
 
 
 def own_entries(node: PageNode) -> Sequence[Entry]:
-    """Return what happened in the session itself: from its own operation on; O(entries)."""
+    """Return the entries of the session itself: from its own operation on; O(entries)."""
     if node.body is None:
         return ()
     record = node.body.record
@@ -138,7 +138,7 @@ def own_entries(node: PageNode) -> Sequence[Entry]:
 
 
 def totals(node: PageNode) -> dict[str, Any]:
-    """Return what a session did itself, without what it came from; O(rows + entries)."""
+    """Return the totals of a session itself, without its ancestors; O(rows + entries)."""
     entries = own_entries(node)
     calls = [entry for entry in entries if isinstance(entry, ModelCall)]
     runs = [entry for entry in entries if isinstance(entry, ToolRun)]
@@ -187,9 +187,13 @@ def _state(cell: Deferred[Body], body: Body) -> tuple[str, str]:
     error = cell.error()
     if error is not None:
         return "failed", f"{type(error).__name__}: {error}"
-    left = body.unfinished
-    if left is not None and left.failure is not None and left.failure.how == "failed":
-        return "failed", left.failure.error
+    unfinished = body.unfinished
+    if (
+        unfinished is not None
+        and unfinished.failure is not None
+        and unfinished.failure.how == "failed"
+    ):
+        return "failed", unfinished.failure.error
     return outcome_state(body.outcome)
 
 
@@ -249,9 +253,9 @@ class Numbered(Generic[T]):
 
     def number(self, key: Hashable, thing: T) -> int:
         """Return the number of `key`; under a new key `thing` gets the next one."""
-        known = self._numbers.get(key)
-        if known is not None:
-            return known
+        existing = self._numbers.get(key)
+        if existing is not None:
+            return existing
         self._fresh.append(thing)
         self._numbers[key] = number = len(self._numbers)
         return number
@@ -261,7 +265,7 @@ class Numbered(Generic[T]):
         return self._numbers.get(key)
 
     def fresh(self) -> list[T]:
-        """Return what came since this was last asked, in order."""
+        """Return the events since the last request, in order."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
@@ -289,9 +293,9 @@ class Catalogue:
 
     def _row_number(self, row: ChunkRow) -> int:
         key: Hashable = row.id
-        known = self._contents.setdefault(key, row)
+        existing = self._contents.setdefault(key, row)
         # A run that was made again from a copy of its past may use a name twice.
-        if known is not row and known != row:
+        if existing is not row and existing != row:
             key = (row.id, row.digest)
         return self.rows.number(key, row)
 
@@ -327,7 +331,7 @@ class PageEncoder:
         inside = {each for node in nodes for each in inner_operations(own_entries(node))}
         rows = [self._row(row) for row in self._catalogue.rows.fresh()]
         entries = [self._entry(entry, inside) for entry in self._catalogue.entries.fresh()]
-        made = {
+        page = {
             "ids": self._ids.fresh(),
             "shared": self._shared.fresh(),
             "rows": rows,
@@ -335,7 +339,7 @@ class PageEncoder:
             "sessions": sessions,
         }
         # Names and arguments come as models wrote them, perhaps with lone surrogates.
-        return valid_unicode(_dumps(made))
+        return valid_unicode(_dumps(page))
 
     def _id(self, id: UUID) -> int:
         return self._ids.number(id, str(id))
@@ -409,7 +413,7 @@ class PageEncoder:
                     "k": "decision",
                     "interrupt": self._catalogue.entry(entry.interrupt),
                     "choice": self._text(entry.choice),
-                    **_named(entry, by="by", call="call_id", tool="tool"),
+                    **_short_fields(entry, by="by", call="call_id", tool="tool"),
                     "args": self._json(entry.arguments),
                     "text": self._text(entry.text),
                     "edited": self._json(entry.edited),
@@ -417,7 +421,7 @@ class PageEncoder:
             case Change():
                 return {
                     "k": "change",
-                    **_named(entry, what="what", hook="hook", call="call_id"),
+                    **_short_fields(entry, what="what", hook="hook", call="call_id"),
                     "before": self._full(entry.before),
                     "after": self._full(entry.after),
                 }
@@ -425,13 +429,13 @@ class PageEncoder:
                 assert_never(entry)
 
     def _row_numbers(self, rows: Iterable[RowId]) -> list[int]:
-        found = (self._catalogue.rows.find(row) for row in rows)
-        return [row for row in found if row is not None]
+        numbers = (self._catalogue.rows.find(row) for row in rows)
+        return [row for row in numbers if row is not None]
 
-    def _text(self, text: str | None) -> Shown | None:
+    def _text(self, text: str | None) -> CutText | None:
         return None if text is None else cut_text(text, self._limits.max_chars)
 
-    def _json(self, value: object) -> Shown | None:
+    def _json(self, value: object) -> CutText | None:
         """Return any data as JSON text, which the page shows as it is."""
         return None if value is None else self._text(encode_plain(value))
 
@@ -444,7 +448,7 @@ class PageEncoder:
         return {
             "k": "operation",
             "kind": entry.kind,
-            **_named(entry.place, path="path", ordinal="ordinal"),
+            **_short_fields(entry.place, path="path", ordinal="ordinal"),
             "session": self._id(entry.session),
             "head": self._share(head) if head else None,
             "tools": self._share(tools) if tools else None,
@@ -465,9 +469,9 @@ class PageEncoder:
         usage, cost = call.usage, call.cost
         return {
             "k": "model",
-            **_named(entry, purpose="purpose", status="status"),
-            "who": self._share(self._asked(call)),
-            "seen": None if entry.seen is None else self._seen(entry.seen),
+            **_short_fields(entry, purpose="purpose", status="status"),
+            "who": self._share(self._request_fields(call)),
+            "seen": None if entry.seen is None else self._input_fields(entry.seen),
             "answer": self._text(entry.answer),
             "partial": self._text(call.partial_text or None) if entry.status != "done" else None,
             "error": self._text(call.error),
@@ -477,9 +481,9 @@ class PageEncoder:
             "ms": _number(call.duration_ms),
             "queued": _number(call.queued_ms) or None,
             "unsent": None if call.was_sent else 1,
-            **_named(call, finish="finish_reason", raw="finish_reason_raw"),
+            **_short_fields(call, finish="finish_reason", raw="finish_reason_raw"),
             "usage": usage and [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens],
-            **_named(call, cached="cached_tokens", written="cache_write_tokens"),
+            **_short_fields(call, cached="cached_tokens", written="cache_write_tokens"),
             "thought": call.reasoning_tokens,
             "usd": None if cost is None else f"{cost.usd:f}",
             "price": None if cost is None else f"{cost.price_id}, {cost.source}",
@@ -493,41 +497,45 @@ class PageEncoder:
             "fallback": call.fallback_from,
         }
 
-    def _asked(self, call: CallEvidence) -> dict[str, Any]:
-        """Return what calls of one run have in common: whom they asked, and how."""
+    def _request_fields(self, call: CallEvidence) -> dict[str, Any]:
+        """Return the common fields of the calls of one run: whom they asked, and how."""
         return without_empty(
             kind=call.provider_kind,
             adapter=f"{call.adapter} {call.adapter_version}",
             sdk=" ".join(part for part in (call.sdk, call.sdk_version) if part),
-            **_named(call, endpoint="endpoint", asked="requested_model", served="served_model"),
-            **_named(call, tier="service_tier", fingerprint="fingerprint"),
+            **_short_fields(
+                call, endpoint="endpoint", asked="requested_model", served="served_model"
+            ),
+            **_short_fields(call, tier="service_tier", fingerprint="fingerprint"),
             parameters=self._json(call.parameters) if call.parameters else None,
             origins=[[name, where] for name, where in call.origins],
             credential=call.credential,
         )
 
-    def _seen(self, seen: Seen) -> dict[str, Any]:
+    def _input_fields(self, seen: Seen) -> dict[str, Any]:
         notes = [
             [each.uri, self._text(each.text), _number(each.score), each.n_left_out]
             for each in seen.recalled
         ]
         return without_empty(
-            **_named(seen, n="n_rows", contextAt="context_at"),
+            **_short_fields(seen, n="n_rows", contextAt="context_at"),
             context=self._text(seen.context),
             notes=notes,
             question=self._text(seen.question),
-            **_named(seen, head="head_digest", tools="tools_digest"),
-            **_named(seen, renderer="renderer", digest="request_digest"),
+            **_short_fields(seen, head="head_digest", tools="tools_digest"),
+            **_short_fields(seen, renderer="renderer", digest="request_digest"),
         )
 
     def _tool_run(self, entry: ToolRun) -> dict[str, Any]:
         return {
             "k": "tool",
-            **_named(entry, call="call_id", tool="tool", origin="origin"),
-            **_named(entry, schema="schema_digest", effects="effects_declared"),
+            **_short_fields(entry, call="call_id", tool="tool", origin="origin"),
+            **_short_fields(entry, schema="schema_digest", effects="effects_declared"),
             "args": self._json(entry.arguments),
             "where": None if entry.sandbox is None else self._share(_place(entry.sandbox)),
-            **_named(entry, status="status", error="error_kind", exit="exit_code", signal="signal"),
+            **_short_fields(
+                entry, status="status", error="error_kind", exit="exit_code", signal="signal"
+            ),
             "ms": _number(entry.duration_ms),
             "shown": entry.shown.size,
             "full": None if entry.full is None else self._full(entry.full),
@@ -544,7 +552,7 @@ class PageEncoder:
         diff = unified_diff([effect])
         modes = (effect.before_mode, effect.after_mode)
         return without_empty(
-            **_named(effect, path="path", kind="kind", old="renamed_from"),
+            **_short_fields(effect, path="path", kind="kind", old="renamed_from"),
             by=effect.attribution if effect.attribution != "exact" else None,
             before=None if effect.before is None else effect.before.size,
             after=None if effect.after is None else effect.after.size,
@@ -565,11 +573,11 @@ class PageEncoder:
                 listed = [self._image(each) for each in images]
                 return without_empty(t=self._text(text), im=listed)
             case AssistantTurn(text, calls):
-                asked = [[call.id, call.name, self._text(call.arguments)] for call in calls]
-                return without_empty(t=self._text(text), c=asked)
+                call_fields = [[call.id, call.name, self._text(call.arguments)] for call in calls]
+                return without_empty(t=self._text(text), c=call_fields)
             case ToolFeedback(call_id, name, body, images):
-                said = {"t": self._text(body), "tool": name, "call": call_id}
-                return {**said, **without_empty(im=[self._image(each) for each in images])}
+                fields = {"t": self._text(body), "tool": name, "call": call_id}
+                return {**fields, **without_empty(im=[self._image(each) for each in images])}
             case Opaque(payload):
                 return {"t": self._json(dict(payload))}
             case _:
@@ -577,16 +585,16 @@ class PageEncoder:
 
     def _image(self, image: Image) -> dict[str, Any]:
         size = image.blob.size
-        said = {"m": image.mime, "n": size, "d": image.blob.digest}
+        fields = {"m": image.mime, "n": size, "d": image.blob.digest}
         if size > self._limits.max_image_bytes:
-            return {**said, "why": f"larger than {self._limits.max_image_bytes} bytes"}
+            return {**fields, "why": f"larger than {self._limits.max_image_bytes} bytes"}
         if size > self._images_left:
-            return {**said, "why": "the images of this page have reached their limit"}
+            return {**fields, "why": "the images of this page have reached their limit"}
         # Last, since the bytes may have to be fetched.
         if image.blob.data is None:
-            return {**said, "why": image.absent or "its bytes are not here"}
+            return {**fields, "why": image.absent or "its bytes are not here"}
         self._images_left -= size
-        return {**said, "b": image.to_base64()}
+        return {**fields, "b": image.to_base64()}
 
 
 def without_empty(**fields: Any) -> dict[str, Any]:
@@ -594,7 +602,7 @@ def without_empty(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, "", [])}
 
 
-def _named(value: object, **names: str) -> dict[str, Any]:
+def _short_fields(value: object, **names: str) -> dict[str, Any]:
     """Return attributes of a value by the names that the page has for them."""
     return {short: getattr(value, name) for short, name in names.items()}
 

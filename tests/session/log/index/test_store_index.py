@@ -283,7 +283,7 @@ def test_a_log_is_damaged_where_loading_says_so(log: LogMaker, data: st.DataObje
     assert (facts.state != "damaged") == is_believed(cut)
     complete = read_lines(cut, "log").reader.n_good if is_believed(cut) else 0
     again = facts_of(log.session, cut[:complete])
-    assert (facts.said, facts.calls, facts.state) == (again.said, again.calls, again.state)
+    assert (facts.texts, facts.calls, facts.state) == (again.texts, again.calls, again.state)
 
 
 OLD_HEADER = (
@@ -316,7 +316,7 @@ def test_texts_of_rows_are_those_that_can_be_searched() -> None:
     called = assistant_turn_chunk(tool_calls=tool_call("f", {"x": 1}).tool_calls)
     log = LogMaker().said("word " * 100_000).row(row).row(called)
     log.row(ChunkRow("odd", {"content": "unread"}))
-    long, odd, call = (each.text for each in facts_of(log.session, log.data).said)
+    long, odd, call = (each.text for each in facts_of(log.session, log.data).texts)
     assert (len(long), odd.split(), call) == (100_000, ["7"], 'f {"x": 1}')
 
 

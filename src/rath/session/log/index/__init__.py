@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rath.session.log.index.database import CallFacts, SessionSummary
+    from rath.session.log.index.database import IndexedCall, SessionSummary
     from rath.session.log.index.database import to_micros as to_micros
     from rath.session.log.index.store_index import IndexMemory as IndexMemory
     from rath.session.log.index.store_index import ListedLog as ListedLog
@@ -23,7 +23,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "database": ("CallFacts", "SessionSummary", "to_micros"),
+            "database": ("IndexedCall", "SessionSummary", "to_micros"),
             "store_index": (
                 "IndexMemory",
                 "ListedLog",
@@ -38,7 +38,7 @@ else:
     )
 
 __all__ = [
-    "CallFacts",
+    "IndexedCall",
     "SearchHit",
     "SessionFilter",
     "SessionSummary",

@@ -47,7 +47,7 @@ CallPrice = Literal["known", "unpriced", "uncounted", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
+class IndexedCall:
     """One model call."""
 
     id: UUID
@@ -70,8 +70,8 @@ class CallFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidRow:
-    """What a row says, as text."""
+class RowText:
+    """The text of a row."""
 
     index: int
     kind: str
@@ -110,11 +110,11 @@ class LogFacts:
     """Lines that count; a log that was cut has fewer than it had."""
 
     n_tool_runs: int = 0
-    calls: dict[UUID, CallFacts] = field(default_factory=dict[UUID, CallFacts])
+    calls: dict[UUID, IndexedCall] = field(default_factory=dict[UUID, IndexedCall])
     given: dict[UUID, int] = field(default_factory=dict[UUID, int])
     """Tokens that came without a call, by the session that they came with."""
 
-    said: list[SaidRow] = field(default_factory=list[SaidRow])
+    texts: list[RowText] = field(default_factory=list[RowText])
     """Of its own rows, those that say anything."""
 
     backend: str | None = None
@@ -125,9 +125,9 @@ class LogFacts:
     problem: str = ""
 
     @property
-    def title(self) -> SaidRow | None:
+    def title(self) -> RowText | None:
         """Its own first row in which a user speaks."""
-        return next((row for row in self.said if row.kind == "user"), None)
+        return next((row for row in self.texts if row.kind == "user"), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +200,12 @@ def stored(text: str) -> str:
 
 
 def displayed_text(text: str) -> str:
-    """Return what is stored as it was said."""
+    """Return stored text in its original form."""
     return text.replace(_GAP, "")
 
 
 def match_of(question: str) -> str | None:
-    """Return what FTS5 shall match: all words of a question, by their beginnings.
+    """Return the FTS5 query: all words of a question, by their beginnings.
 
     Words in quotes are looked for as they stand there, next to each other.
 
@@ -295,8 +295,8 @@ class Database(DerivedDatabase):
     def length(self, session: bytes) -> tuple[int, int] | None:
         """Return when a session was begun, and how many lines its log had when it was read."""
         sql = "SELECT created, n_lines FROM sessions WHERE id = ?"
-        found: tuple[int, int] | None = self._connection.execute(sql, (session,)).fetchone()
-        return found
+        row: tuple[int, int] | None = self._connection.execute(sql, (session,)).fetchone()
+        return row
 
     def forget(self, sessions: Iterable[bytes]) -> None:
         """Take sessions out; unknown ones are fine."""
@@ -335,10 +335,10 @@ class Database(DerivedDatabase):
             self._insert("calls", (n, *to_row(getattr(call, name) for name in CALL_FIELDS)))
         for session, tokens in facts.given.items():
             self._insert("given", (n, session.bytes, tokens))
-        for row in facts.said:
-            said = self._insert("said", (None, n, row.index, row.kind))
+        for row in facts.texts:
+            row_number = self._insert("said", (None, n, row.index, row.kind))
             sql = "INSERT INTO words (rowid, text) VALUES (?, ?)"
-            self._connection.execute(sql, (said, stored(row.text)))
+            self._connection.execute(sql, (row_number, stored(row.text)))
 
     def _insert(self, table: str, values: Sequence[object]) -> int:
         sql = f"INSERT INTO {table} VALUES ({marks(values)})"
@@ -360,7 +360,7 @@ def marks(values: Sized) -> str:
     return ", ".join("?" * len(values))
 
 
-CALL_FIELDS = tuple(each.name for each in fields(CallFacts))
+CALL_FIELDS = tuple(each.name for each in fields(IndexedCall))
 """In the order of the columns of a call."""
 
 
@@ -409,7 +409,7 @@ _FROM_COLUMN: Mapping[str, Callable[[Any], object]] = {
 
 
 def _summary(facts: LogFacts) -> Iterator[object]:
-    """Yield what the columns of a session say, from its times on."""
+    """Yield the column values of a session, from its times on."""
     calls = facts.calls.values()
     yield from (facts.created_at, facts.updated_at, facts.operator, facts.kind, facts.parents)
     yield from (facts.run, facts.path, facts.ordinal)

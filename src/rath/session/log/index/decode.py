@@ -11,11 +11,11 @@ from rath.errors import SessionDamaged
 from rath.llm.evidence import CallEvidence
 from rath.session.log.index.database import (
     OUTCOME_STATES,
-    CallFacts,
     CallPrice,
+    IndexedCall,
     LogFacts,
     RowRange,
-    SaidRow,
+    RowText,
 )
 from rath.session.log.parsed import ParsedLog, parse_log
 from rath.session.log.reader import read_lines
@@ -29,7 +29,7 @@ _MAX_CHARS = 100_000
 
 
 def facts_of(session: UUID, data: bytes, *, is_finished: bool = False) -> LogFacts:
-    """Return what a log says; of one that cannot be believed, what stands before the bad line.
+    """Read the facts of a log; of one that cannot be believed, those before the bad line.
 
     Args:
         session: Whose log.
@@ -70,7 +70,7 @@ def facts_of(session: UUID, data: bytes, *, is_finished: bool = False) -> LogFac
 
 
 def _damaged(facts: LogFacts, problem: SessionDamaged) -> LogFacts:
-    """Return what is known of a log that cannot be believed."""
+    """Return the facts known of a log that cannot be believed."""
     facts.state = "damaged"
     facts.problem = valid_unicode(f"line {problem.line}: {problem.problem}")
     facts.is_open = not facts.n_lines
@@ -90,8 +90,8 @@ def _tell_rows(facts: LogFacts, content: ParsedLog) -> None:
     for index, row in enumerate(content.rows, start=content.state.n_before):
         text = "\n".join(filter(None, _row_texts(row.kind_name, row.payload)))
         if text.strip():
-            shown = valid_unicode(text[:_MAX_CHARS])
-            facts.said.append(SaidRow(index, valid_unicode(row.kind_name), shown))
+            excerpt = valid_unicode(text[:_MAX_CHARS])
+            facts.texts.append(RowText(index, valid_unicode(row.kind_name), excerpt))
 
 
 def _tell_entries(facts: LogFacts, entries: Iterable[Entry]) -> None:
@@ -110,7 +110,7 @@ def _tell_entries(facts: LogFacts, entries: Iterable[Entry]) -> None:
 
 
 def _row_texts(kind: str, payload: Mapping[str, Any]) -> Iterator[str | None]:
-    """Yield what a row says, as texts."""
+    """Yield the texts of a row."""
     if kind not in ("system", "user", "assistant", "tool_result"):
         return
     yield _text(payload.get("content"))
@@ -119,11 +119,11 @@ def _row_texts(kind: str, payload: Mapping[str, Any]) -> Iterator[str | None]:
         yield f"{_text(function.get('name')) or ''} {_text(function.get('arguments')) or ''}"
 
 
-def _call(entry: ModelCall) -> CallFacts:
+def _call(entry: ModelCall) -> IndexedCall:
     evidence, usage = entry.evidence, entry.evidence.usage
     model = evidence.served_model or evidence.requested_model
     cost = evidence.cost
-    return CallFacts(
+    return IndexedCall(
         id=entry.id,
         at=entry.at,
         model=valid_unicode(model or evidence.provider_kind),
@@ -139,7 +139,7 @@ def _call(entry: ModelCall) -> CallFacts:
 
 
 def _price(evidence: CallEvidence) -> CallPrice:
-    """Return what is known of the cost of a call, as `rath.session.body` tells it."""
+    """Return the known cost of a call, as `rath.session.body` tells it."""
     if evidence.cost is not None:
         return "known"
     if evidence.usage is not None:

@@ -25,8 +25,8 @@ from rath.session.log.files import FileStore
 from rath.session.log.index.database import (
     BUSY_SECONDS,
     CALL_FIELDS,
-    CallFacts,
     Database,
+    IndexedCall,
     LogFacts,
     SessionSummary,
     displayed_text,
@@ -162,9 +162,9 @@ _SAYS = "n IN (SELECT n FROM said WHERE id IN (SELECT rowid FROM words WHERE wor
 
 @dataclass(frozen=True, slots=True)
 class IndexMemory:
-    """What an index said of one log when it was brought up to date last."""
+    """The facts of one log when its index was brought up to date last."""
 
-    begun: int | None = None
+    started_at: int | None = None
     """When the session was begun, in microseconds; None where the index does not know it."""
 
     n_lines: int = 0
@@ -178,7 +178,7 @@ class IndexMemory:
 
 
 def index_memory(store: SessionStore, session: UUID) -> IndexMemory:
-    """Return what the index of a store says of one session as it is; no log is read for that.
+    """Return the index's facts of one session as it is; no log is read for that.
 
     Where there is no index, or it cannot be used now, that is nothing.
     """
@@ -189,13 +189,13 @@ def index_memory(store: SessionStore, session: UUID) -> IndexMemory:
              UNION SELECT id FROM sessions WHERE begins_with = ?"""
     try:
         with closing(Database(path, busy_seconds=_MEMORY_SECONDS)) as database:
-            begun, n_lines = database.length(session.bytes) or (None, 0)
+            started_at, n_lines = database.length(session.bytes) or (None, 0)
             rows = database.rows(sql, (session.bytes, session.bytes))
             children = frozenset(UUID(bytes=child) for (child,) in rows)
             stamps = {UUID(bytes=each): stamp for each, stamp in database.stamps().items()}
     except (sqlite3.Error, IndexMismatch, OSError):
         return IndexMemory()
-    return IndexMemory(begun, n_lines, children, stamps)
+    return IndexMemory(started_at, n_lines, children, stamps)
 
 
 def lines_are_missing(n_lines: int, n_known: int) -> str:
@@ -207,7 +207,7 @@ def lines_are_missing(n_lines: int, n_known: int) -> str:
 
 
 class StoreIndex:
-    """What the logs of a store say, without reading them at each question.
+    """The index of a store: answers questions without reading its logs each time.
 
     The first question reads the logs that were written since the last time; `refresh` does it
     again. Several processes may use one index. One that is damaged or of another version is made
@@ -259,7 +259,7 @@ class StoreIndex:
             self._ask(lambda database: None)
 
     def summaries(self, asked: SessionFilter | None = None) -> tuple[SessionSummary, ...]:
-        """Return what is known of the sessions that fit, by default of all, the newest first.
+        """Return summaries of the sessions that fit, by default of all, the newest first.
 
         Raises:
             PersistenceError: The store cannot be read.
@@ -270,13 +270,13 @@ class StoreIndex:
         # The states of those that are open change without their logs.
         limit = -1 if asked.limit is None or asked.states else asked.limit
         sql = f"{_SELECT} WHERE {where} ORDER BY created {order}, id LIMIT ?"
-        found = self._summaries(self._rows(sql, [*values, limit]))
+        fitting = self._summaries(self._rows(sql, [*values, limit]))
         if asked.states:
-            found = [each for each in found if each.state in asked.states]
-        return tuple(found[: asked.limit])
+            fitting = [each for each in fitting if each.state in asked.states]
+        return tuple(fitting[: asked.limit])
 
     def logs(self) -> dict[UUID, ListedLog | None]:
-        """Return what is known of each log in the order of the store, None where it must be read.
+        """Return the facts of each log in the order of the store, None where it must be read.
 
         That is a log that cannot be believed, or that another process has read meanwhile.
 
@@ -286,8 +286,8 @@ class StoreIndex:
         names = ("where", "created_at", "operator", "kind", "n_rows", "is_open")
         sql = """SELECT id, stamp, place, created, operator, kind, n_rows, is_open FROM sessions
                  WHERE state != 'damaged'"""
-        known = {row[:2]: ListedLog(**from_row(names, row[2:])) for row in self._rows(sql)}
-        return {each: known.get((each.bytes, stamp)) for each, stamp in self._stamps.items()}
+        facts = {row[:2]: ListedLog(**from_row(names, row[2:])) for row in self._rows(sql)}
+        return {each: facts.get((each.bytes, stamp)) for each, stamp in self._stamps.items()}
 
     def count(self, asked: SessionFilter) -> int:
         """Return how many sessions fit, whatever the limit."""
@@ -297,11 +297,11 @@ class StoreIndex:
         return int(self._rows(f"SELECT count(*) FROM sessions WHERE {where}", values)[0][0])
 
     def summary(self, session: UUID) -> SessionSummary | None:
-        """Return what is known of one session, None where the store has no log of it."""
+        """Return the summary of one session, None where the store has no log of it."""
         return next(iter(self.known([session])), None)
 
     def known(self, sessions: Collection[UUID]) -> list[SessionSummary]:
-        """Return what is known of those of these sessions of which the store has a log."""
+        """Return the summaries of those of these sessions of which the store has a log."""
         return self._summaries(self._rows_of(f"{_SELECT} WHERE id IN ({{}})", sessions))
 
     def search(self, text: str, *, limit: int = 100) -> tuple[SearchHit, ...]:
@@ -318,8 +318,8 @@ class StoreIndex:
                  FROM words JOIN said ON said.id = words.rowid JOIN sessions ON sessions.n = said.n
                  WHERE words MATCH ? ORDER BY words.rank, sessions.created DESC, said.id LIMIT ?"""
         return tuple(
-            SearchHit(UUID(bytes=session), at, kind, " ".join(displayed_text(found).split()))
-            for session, at, kind, found in self._rows(sql, (match, limit))
+            SearchHit(UUID(bytes=session), at, kind, " ".join(displayed_text(snippet).split()))
+            for session, at, kind, snippet in self._rows(sql, (match, limit))
         )
 
     def children(self, session: UUID) -> tuple[UUID, ...]:
@@ -346,7 +346,7 @@ class StoreIndex:
                  GROUP BY run ORDER BY max(created) DESC, run"""
         return self._ids(sql)
 
-    def calls(self, sessions: Collection[UUID]) -> tuple[tuple[UUID, CallFacts], ...]:
+    def calls(self, sessions: Collection[UUID]) -> tuple[tuple[UUID, IndexedCall], ...]:
         """Return the model calls in the logs of these sessions, with whose log it is, by time.
 
         A call of a run inside a run stands in the logs of both, under one id.
@@ -356,7 +356,7 @@ class StoreIndex:
                  FROM calls JOIN sessions USING (n)
                  WHERE sessions.id IN ({}) ORDER BY at, calls.id"""
         return tuple(
-            (UUID(bytes=session), CallFacts(**from_row(CALL_FIELDS, call)))
+            (UUID(bytes=session), IndexedCall(**from_row(CALL_FIELDS, call)))
             for session, *call in self._rows_of(sql, sessions)
         )
 
@@ -399,42 +399,42 @@ class StoreIndex:
         return [row for part in parts for row in self._rows(sql.format(marks(part)), part)]
 
     def _summaries(self, rows: Sequence[Any]) -> list[SessionSummary]:
-        """Return what rows of sessions say."""
+        """Return the summaries of rows of sessions."""
         n_members = len(_MEMBERS)
         titles = {row[0]: row[n_members:] for row in rows}
-        found: list[SessionSummary] = []
+        summaries: list[SessionSummary] = []
         for row in rows:
             members = from_row(_MEMBERS, row[:n_members])
             is_open = members.pop("is_open")
             # Whether somebody is at work stands in no log.
             if is_open and self.store.is_being_written(members["id"]):
                 members |= {"state": "running", "problem": ""}
-            found.append(SessionSummary(**members, title=self._title(row[0], titles)))
-        return found
+            summaries.append(SessionSummary(**members, title=self._title(row[0], titles)))
+        return summaries
 
-    def _title(self, session: bytes, known: dict[bytes, Any]) -> str:
+    def _title(self, session: bytes, columns: dict[bytes, Any]) -> str:
         """Return the first words of a user, also where a session begins with them.
 
         Args:
             session: Of which session.
-            known: The columns that tell it by session; is kept up to date.
+            columns: The columns that tell it by session; is kept up to date.
         """
-        said, start, stop = "", 0, _NO_END
-        seen: set[bytes] = set()
-        while session not in seen:
-            seen.add(session)
-            if session not in known:
-                found = self._rows(f"SELECT {_TITLE} FROM sessions WHERE id = ?", (session,))
-                known[session] = found[0] if found else (None,) * 5
-            title, at, begins_with, begins_at, begins_to = known[session]
+        text, start, stop = "", 0, _NO_END
+        visited: set[bytes] = set()
+        while session not in visited:
+            visited.add(session)
+            if session not in columns:
+                rows = self._rows(f"SELECT {_TITLE} FROM sessions WHERE id = ?", (session,))
+                columns[session] = rows[0] if rows else (None,) * 5
+            title, at, begins_with, begins_at, begins_to = columns[session]
             # What a session begins with was said before its own rows, so the last one found counts.
             if at is not None and start <= at < stop:
-                said = title
+                text = title
             if begins_with is None:
                 break
             start, stop = begins_at + start, min(begins_to, begins_at + stop)
             session = begins_with
-        return said
+        return text
 
     def _ask(self, question: Callable[[Database], T]) -> T:
         """Return the answer of an index that is up to date, by whatever way there is one."""
@@ -449,7 +449,7 @@ class StoreIndex:
             return self._answer(question)
 
     def _answer(self, question: Callable[[Database], T]) -> T:
-        database = self._opened()
+        database = self._open()
         if not self._is_fresh:
             self._stamps = self._update(database)
             self._is_fresh = True
@@ -458,11 +458,11 @@ class StoreIndex:
     def _update(self, database: Database) -> Mapping[UUID, str]:
         """Bring the index up to date, and return the stamps that the logs have now."""
         # In this order: what another process adds meanwhile is not taken for gone.
-        known = database.stamps()
-        found = self.store.stamps()
-        stamps = {session.bytes: stamp for session, stamp in found.items()}
-        gone = known.keys() - stamps.keys()
-        changed = [session for session, stamp in stamps.items() if known.get(session) != stamp]
+        indexed = database.stamps()
+        stamp_of = self.store.stamps()
+        stamps = {session.bytes: stamp for session, stamp in stamp_of.items()}
+        gone = indexed.keys() - stamps.keys()
+        changed = [session for session, stamp in stamps.items() if indexed.get(session) != stamp]
         read: list[tuple[LogFacts, str]] = []
         n_bytes = 0
         for number, session in enumerate(changed, start=1):
@@ -479,7 +479,7 @@ class StoreIndex:
                 read, n_bytes = [], 0
         # The logs were read before, so that no other process waits for that.
         database.keep(read, gone)
-        return found
+        return stamp_of
 
     def _read(self, session: UUID, database: Database) -> LogFacts | None:
         try:
@@ -493,16 +493,16 @@ class StoreIndex:
         # What reads a log is loaded with the first one: most questions need none.
         facts: LogFacts = _facts_of(session, log.data, is_finished=log.is_finished)
         facts.where = valid_unicode(log.where)
-        begun, n_lines = database.length(session.bytes) or (None, 0)
+        started_at, n_lines = database.length(session.bytes) or (None, 0)
         # One that became shorter; another log under the same id begins at another time.
-        if begun == to_micros(facts.created_at) and facts.n_lines < n_lines:
+        if started_at == to_micros(facts.created_at) and facts.n_lines < n_lines:
             if facts.state != "damaged":
                 facts.state, facts.is_open = "damaged", False
                 facts.problem = lines_are_missing(facts.n_lines, n_lines)
             facts.n_lines = n_lines
         return facts
 
-    def _opened(self) -> Database:
+    def _open(self) -> Database:
         if self._database is None:
             path = self._place()
             # Before it is opened, so that one that cannot be is known by it.
@@ -546,30 +546,34 @@ class StoreIndex:
 
 
 def _reached(session: UUID, step: Callable[[UUID], Iterable[UUID]]) -> tuple[UUID, ...]:
-    """Return what can be reached from a session by steps, each once, the nearest first."""
-    found: dict[UUID, None] = {}
+    """Return the sessions within reach of one by steps, each once, the nearest first."""
+    reached: dict[UUID, None] = {}
     frontier = [session]
     while frontier:
         nearer = [other for each in frontier for other in step(each)]
-        frontier = [each for each in dict.fromkeys(nearer) if each not in found and each != session]
-        found |= dict.fromkeys(frontier)
-    return tuple(found)
+        frontier = [
+            each for each in dict.fromkeys(nearer) if each not in reached and each != session
+        ]
+        reached |= dict.fromkeys(frontier)
+    return tuple(reached)
 
 
-def _where(asked: SessionFilter) -> tuple[str, list[object]]:
+def _where(session_filter: SessionFilter) -> tuple[str, list[object]]:
     """Return the condition of a filter, and its values."""
-    simple = {name: value for name in _CONDITIONS if (value := getattr(asked, name)) is not None}
+    simple = {
+        name: value for name in _CONDITIONS if (value := getattr(session_filter, name)) is not None
+    }
     conditions, values = [_CONDITIONS[name] for name in simple], to_row(simple.values())
-    if asked.states:
+    if session_filter.states:
         # What a writer is at work on is running, whatever its log says.
-        conditions.append(f"(is_open OR state IN ({marks(asked.states)}))")
-        values += asked.states
-    if asked.is_said:
+        conditions.append(f"(is_open OR state IN ({marks(session_filter.states)}))")
+        values += session_filter.states
+    if session_filter.is_said:
         conditions.append(
             "NOT (n_calls = 0 AND title IS NULL AND parents = x'' AND state = 'completed')"
         )
-    if asked.text is not None:
-        match = match_of(asked.text)
+    if session_filter.text is not None:
+        match = match_of(session_filter.text)
         conditions.append("0" if match is None else _SAYS)
         values += [] if match is None else [match]
     return " AND ".join(conditions) or "1", values
