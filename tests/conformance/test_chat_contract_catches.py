@@ -303,8 +303,8 @@ class StubbornWire:
 
 
 class Stubborn(RathOpenAIChatClient):
-    async def connect(self, asked: RequestTarget) -> Transport:
-        return StubbornWire(await super().connect(asked))
+    async def connect(self, target: RequestTarget) -> Transport:
+        return StubbornWire(await super().connect(target))
 
 
 def test_a_swallowed_cancel_is_caught() -> None:

@@ -146,7 +146,7 @@ def _find_provider(noun: str, section: str, name: str | None) -> Found[Any]:
     tables = ((store, part.providers) for store, part in parts)
     if name is None:
         defaults = (getattr(store.config, section).default_provider for store in iter_layers())
-        name = next(filter(None, defaults), None)
+        name = next((str(each) for each in defaults if each), None)
     if name is None:
         files = " or ".join(str(path) for path in config_layer_paths())
         raise KeyError(

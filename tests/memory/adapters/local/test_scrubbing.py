@@ -193,7 +193,7 @@ def test_what_is_forgotten_in_a_row_in_a_large_store_leaves_no_traces_in_the_end
     assert not (store.root / FORGOTTEN_NAME).is_dir()
 
 
-A, B = "memory://user/a", "memory://user/dir/b"
+B = "memory://user/dir/b"
 
 
 @pytest.fixture
