@@ -121,7 +121,7 @@ TOUCH_THE_ENVIRONMENT = {
     "backend/host/supervisor.py",  # hands on what the loader of programs needs
     "cli/runs.py",  # reads the token from the variable that an option names
     "cli/render.py",  # asks how wide the terminal is said to be
-    "conformance/sandbox/commands.py",  # sets what a command must not see, starts what it must not
+    "conformance/sandbox.py",  # sets what a command must not see, starts what it must not
     # Hides in an error text whatever a variable holds, and keeps LiteLLM from the network.
     "llm/litellm/connection.py",
     "mcp/redaction.py",  # hands a fixed list on to servers, and what their settings name

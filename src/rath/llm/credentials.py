@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rath import config
@@ -438,7 +438,7 @@ def credential_digest(key: Sourced[str]) -> str:
     return f"{key.origin} {digest}" + ("" if lasting else " process")
 
 
-EntryFound = tuple[config.LLMProviderConfig, ConfigEntry]
+EntryFound: TypeAlias = "tuple[config.LLMProviderConfig, ConfigEntry]"
 """An entry of `llm.providers`, and where its values came from."""
 
 

@@ -15,6 +15,7 @@ from rath.llm.errors import explain_refusal
 from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
 from rath.llm.provider import Provider, given_fields
+from rath.llm.transport import WireReply
 
 T = TypeVar("T")
 
@@ -85,8 +86,8 @@ class PurposeEndpoint:
         self._endpoint = OpenAIEndpoint.of(account, path)
         self.target = self._endpoint.target(provider.model, timeout=provider.timeout)
 
-    async def post(self, body: bytes, call: CallRecorder) -> bytes:
-        """Send a body once, and return the content of the answer.
+    async def post(self, body: bytes, call: CallRecorder) -> WireReply:
+        """Send a body once, and return the answer.
 
         Raises:
             ProviderError: No answer, or one with an error status.
@@ -94,7 +95,7 @@ class PurposeEndpoint:
         transport = await self._endpoint.connect(self.target)
         async with at_endpoint(call, transport):
             try:
-                return (await transport.post(body)).content
+                return await transport.post(body)
             except ProviderStatusError as exc:
                 explained = await explain_refusal(exc, self.target, transport.models)
                 if explained is exc:

@@ -20,11 +20,11 @@ from rath.llm.body import encode_message, text_then_images, to_json
 from rath.llm.chat_request import RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse
 from rath.llm.credentials import RequestTarget, entry_for
-from rath.llm.errors import answer_object
+from rath.llm.errors import answer_object, protocol_error
 from rath.llm.evidence import CallRecorder, Exchange, JsonValue
 from rath.llm.image import Image
 from rath.llm.openai.normalize import decode_completion, normalize_chat_completion
-from rath.llm.provider import ConfigEntry, Provider
+from rath.llm.provider import ConfigEntry, Provider, given_fields
 from rath.llm.stream import ServedInfo
 
 __all__ = ["RathOpenAIVLMClient", "VLMProvider"]
@@ -103,7 +103,7 @@ class VLMProvider:
         if entry.max_tokens is not None:
             own["max_tokens"] = entry.max_tokens
         if not own["model"]:
-            origin.check_trusted(set(overrides))
+            origin.check_trusted(given_fields(overrides))
             raise KeyError(
                 f"the entry {origin.name!r} of llm.providers names no model; set one in "
                 f"{origin.origin.removeprefix('config ')}"
@@ -170,26 +170,30 @@ class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):
         provider = self.provider
         image = Image(mime, Blob.from_bytes(image_bytes, keep=len(image_bytes)))
         message = RathLLMMessage("user", prompt, images=(image,))
-        limits = {"max_tokens": provider.max_tokens, "temperature": provider.temperature}
+        limits = {"temperature": provider.temperature, "max_tokens": provider.max_tokens}
         set_limits = {name: value for name, value in limits.items() if value is not None}
         parameters: dict[str, JsonValue] = {"model": provider.model, **set_limits}
         # The text stands before the picture, as in the vendor's own examples.
         written = encode_message(message, parts=text_then_images)
-        body = to_json({**parameters, "messages": [written]})
+        body = to_json({"messages": [written], **set_limits, "model": provider.model})
         call = self._open_call(body, parameters)
         return call.finish(await self._complete(call, partial(self._ask, body, call)))
 
     async def _ask(self, body: bytes, call: CallRecorder) -> RathLLMChatResponse:
         target = self._endpoint.target
         try:
-            content = await self._endpoint.post(body, call)
+            reply = await self._endpoint.post(body, call)
         except InvalidRequestError as exc:
             exc.add_note("the request shows images, which not every model reads (images: 1)")
             raise
-        fields = answer_object(content, target)
-        if fields.get("error") or fields.get("choices") != []:
-            response, call.served = decode_completion(fields, target)
-        else:  # no choice is an answer here
-            response = normalize_chat_completion(fields)
-            call.served = ServedInfo.of(response)
+        fields = answer_object(reply.content, target, status=reply.status)
+        try:
+            if fields.get("error") or fields.get("choices") != []:
+                response, call.served = decode_completion(fields, target)
+            else:  # no choice is an answer here
+                response = normalize_chat_completion(fields)
+                call.served = ServedInfo.of(response)
+        except RecursionError as exc:
+            problem = "with an answer of an unexpected form"
+            raise protocol_error(target, problem, reply.content, status=reply.status) from exc
         return response

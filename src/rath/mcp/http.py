@@ -322,13 +322,19 @@ def _secrets(server: HttpServer, url: str) -> tuple[list[str], list[str]]:
     The latter as far as their names or they themselves tell.
     """
     names = redaction.REFERENCE.findall(server.url)
-    settings = {**{name: f"${{{name}}}" for name in names}, **server.headers}
+    # Apart: a header may have the name of a variable.
+    settings = [{name: f"${{{name}}}" for name in names}, dict(server.headers)]
     in_address = redaction.address_secrets(expand(server.url, "url"))
     # Short parts of an address are secrets in this place alone.
     near = [url, url.partition("?")[0]] if in_address else []
-    credentials = setting_secrets(redaction.credential_settings(settings))
+    credentials = [
+        secret
+        for each in settings
+        for secret in setting_secrets(redaction.credential_settings(each))
+    ]
     tokens = [*credentials, *filter(redaction.looks_random, in_address)]
-    return [*setting_secrets(settings), *in_address, *near], tokens
+    secrets = [secret for each in settings for secret in setting_secrets(each)]
+    return [*secrets, *in_address, *near], tokens
 
 
 def _address(server: HttpServer) -> tuple[str, str, str]:

@@ -39,7 +39,7 @@ from rath.backend.host.changes import (
 )
 from rath.backend.host.paths import Workspace
 from rath.backend.host.sandbox import DirectorySandbox, HostSandbox
-from rath.backend.host.scan import Keep
+from rath.backend.host.scan import Keep, scan
 from rath.backend.tool_types import BackendTool
 from tests.support.simulated_tree import (
     NOBODY,
@@ -592,3 +592,35 @@ def test_looking_takes_no_time_of_a_call(
 
     on_runtime(in_time)
     assert stood == [("look", True), ("run", False), ("look", True), ("end", False)]
+
+
+def test_an_operation_that_ends_during_the_scan_of_another_takes_no_change_from_it(
+    tmp_path: Path,
+) -> None:
+    is_gated, has_started, may_go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def source(policy: EffectPolicy, *, known: ScanCache, keep: Keep | None) -> TreeState:
+        if is_gated.is_set():
+            has_started.set()
+            may_go_on.wait()
+        return scan(str(tmp_path), policy, known=known, keep=keep)
+
+    tree = WatchedTree(str(tmp_path), source)
+    scans = tree.scans(EffectPolicy())
+    first, second = scans.open(), scans.open()
+    scans.scan(tick())
+    tree.start(first)
+    tree.start(second)
+    (tmp_path / "file").write_text("x")
+    tree.end(first)
+    is_gated.set()
+    closing = threading.Thread(target=scans.finish, args=(first,))
+    closing.start()
+    has_started.wait()
+    tree.end(second)
+    is_gated.clear()
+    may_go_on.set()
+    closing.join()
+    scans.finish(second)
+    for operation in (first, second):
+        assert [(e.path, e.attribution) for e in operation.effects] == [("file", "ambiguous")]

@@ -163,7 +163,11 @@ class BubblewrapBackend(HostBackend):
         try:
             preparing = self._preparations.setdefault(native, SharedJob())
             await preparing.aresult(partial(self._preparation, native))
-        except OSError as exc:
+        except (OSError, BackendError) as exc:
+            # Its traceback holds the sandbox, which must not keep itself alive.
+            self._preparations.pop(native, None)
+            if isinstance(exc, BackendError):
+                raise
             raise BackendError(f"a sandbox could not be set up: {exc}") from exc
         return await super().adispatch(native, op)
 

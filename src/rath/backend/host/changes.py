@@ -237,16 +237,17 @@ class TreeScans:
             )
             if last is not None and (start >= since or is_hopeless):
                 return
-            self.last_started = tick()
+            started = tick()
             try:
                 found = self._activity.source(self.policy, known=self._known, keep=self._keep)
             except OSError as exc:
                 # What ran has its result all the same: that its effects are not known is told.
                 found = TreeState(unseen={"": exc.strerror or str(exc)})
             exact, self._exact = self._exact, {}
-            self.last, self._last_time = found, time.monotonic()
             if last is not None:
                 self._attribute(last, found, exact, (start, tick()))
+            # Only now: until changes are attributed, those that ended since `start` count.
+            self.last, self.last_started, self._last_time = found, started, time.monotonic()
             # What stands for files that are gone is dropped when it is worth it.
             if len(self._known) > 2 * len(found.files) + 1000:
                 self._known = {each.key: each for each in found.files.values() if each.is_settled}

@@ -337,7 +337,7 @@ def _end_unwanted(creating: Running, _: object) -> None:
         runtime().close_soon(_Unwanted(creating.future.result()))
 
 
-@dataclass
+@dataclass(repr=False)
 class _Unwanted:
     """A sandbox that nobody waits for any more."""
 
@@ -346,3 +346,6 @@ class _Unwanted:
     async def aclose(self) -> None:
         """End it on the server."""
         await self.client.end()
+
+    def __repr__(self) -> str:
+        return f"<unwanted sandbox {self.client.id}>"

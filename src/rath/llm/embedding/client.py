@@ -360,7 +360,7 @@ class RathOpenAIEmbeddingClient(EmbeddingClient):
         return self._endpoint.target
 
     async def ask(self, batch: EmbeddingBatch, call: CallRecorder) -> EmbeddingReply:
-        content = await self._endpoint.post(batch.body, call)
+        content = (await self._endpoint.post(batch.body, call)).content
         decode = partial(
             decode_embeddings,
             content,

@@ -354,7 +354,9 @@ def scrub(store: LocalStore) -> bool:
     """
     root, place = store.root, store.root / layout.FORGOTTEN_NAME
     try:
-        rest = list(place.iterdir()) if place.exists() else []
+        rest: list[Path] = []
+        with suppress(FileNotFoundError):  # somebody else may just have emptied it
+            rest = list(place.iterdir())
         if rest and (root / layout.INDEX_NAME).exists():
             # Somebody died, or is at work, between moving it away and telling the index.
             store.catalog.use(lambda index: update_all(index, root))

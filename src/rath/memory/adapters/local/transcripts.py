@@ -59,10 +59,13 @@ class CommitRecord:
 
     @classmethod
     def from_json(cls, payload: object) -> CommitRecord:
-        """Read it; anything else in its place is as good as nothing."""
-        with suppress(msgspec.ValidationError):
-            return msgspec.convert(payload, cls)
-        return cls()
+        """Read it; a field that holds something else is as good as not there."""
+        fields = _fields(payload)
+        return cls(
+            _converted(fields.get("rows"), tuple[_Count, ...]) or (),
+            _texts(fields.get("used_uris")),
+            _converted(fields.get("run"), str),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +90,12 @@ class ExtractionRecord:
     def from_json(cls, payload: object) -> ExtractionRecord | None:
         """Read it; None for anything that is no such record."""
         fields = _fields(payload)
-        with suppress(msgspec.ValidationError):
-            if "attempts" in fields:
-                return msgspec.convert({**fields, "phase": fields.get("state")}, cls)
-        return None
+        phase = _converted(fields.get("state"), ExtractionPhase)
+        attempts = _converted(fields.get("attempts"), _Count)
+        if phase is None or attempts is None:
+            return None
+        model, error = (_converted(fields.get(name), str) for name in ("model", "error"))
+        return cls(phase, attempts, _texts(fields.get("uris")), model, error)
 
 
 def _fields(payload: object) -> Mapping[str, object]:
@@ -99,6 +104,17 @@ def _fields(payload: object) -> Mapping[str, object]:
 
 def _items(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(item for item in _items(value) if isinstance(item, str))
+
+
+def _converted(value: object, kind: Any) -> Any:
+    """Return a value of that type, None for any other."""
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(value, kind)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
