@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.text import Text
 
 from rath.cli.render import (
     count_of,
@@ -167,3 +168,8 @@ def test_lines_fit_into_a_narrow_terminal(
     # Ids and paths are whole, so that they can be copied.
     cut = [line for line in lines if not line.startswith(("session", "log"))]
     assert max(map(cell_len, cut)) <= columns
+
+
+def test_control_characters_of_any_cell_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    say_table([["\x1b]0;a\x07", Text("\x9b31m\u202eb", "red")]], ["", ""])
+    assert capsys.readouterr().out == "\\x1b]0;a\\x07  \\x9b31m\\u202eb\n"

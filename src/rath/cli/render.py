@@ -35,14 +35,22 @@ STATE_STYLES = {
 _SIZES = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 _CENT = Decimal("0.01")
 _SMALL = Decimal("0.000001")
-_ENDLESS = 1 << 20
-"""Columns of a table that is not fitted to a terminal."""
+_MIN_CUT, _MAX_NAME = 8, 24
+"""Columns that a cut text has at least, and those that a name has at most."""
 
 _LEAST = 28
 """Columns that a text of an outline has at least, however deep it stands."""
 
 _PAUSE_SECONDS = 0.1
 """Between two drawings of a progress bar."""
+
+
+_COLUMNS: Mapping[str, dict[str, Any]] = {
+    "right": {"justify": "right", "no_wrap": True},
+    "name": {"max_width": _MAX_NAME, "overflow": "fold"},
+    "cut": {"overflow": "ellipsis"},
+}
+"""The columns of a table that are more than a style."""
 
 
 def room() -> int | None:
@@ -145,33 +153,47 @@ def say_table(
 
     Args:
         rows: The cells; only those with a style of their own may have many lines.
-        styles: The style of each column; `right` aligns it to the right, and `cut` leaves out the
-            end of its texts on a terminal that is too narrow.
+        styles: The style of each column; `right` aligns it to the right, `cut` leaves out the end
+            of its texts on a terminal that is too narrow, and `name` breaks long ones.
         is_folded: Break the texts of the last column there. With neither a line is as long as it
             needs to be.
         gap: Blanks between columns.
     """
     console, table = Console(), Table.grid(padding=(0, gap, 0, 0))
     for style in styles:
-        if style == "right":
-            table.add_column(justify="right", no_wrap=True)
-        else:
-            table.add_column(style="" if style == "cut" else style, no_wrap=style != "cut")
+        table.add_column(**_COLUMNS.get(style, {"style": style, "no_wrap": True}))
     if is_folded:
         table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
+    natural = [0] * len(styles)
     for row in rows:
-        cells = [Text(visible(each, but="")) if isinstance(each, str) else each for each in row]
-        for cell, style in zip(cells, styles, strict=True):
+        cells = [_cell(each) for each in row]
+        for at, (cell, style) in enumerate(zip(cells, styles, strict=True)):
+            natural[at] = max(natural[at], cell.cell_len)
             if style == "cut":
                 cell.no_wrap, cell.overflow = True, "ellipsis"
         table.add_row(*cells)
-    width = (room() if is_folded or "cut" in styles else None) or _ENDLESS
+    gaps = gap * len(styles)
+    least = 0
+    if "cut" in styles:  # numbers are never cut
+        for column, columns, style in zip(table.columns, natural, styles, strict=True):
+            column.min_width = min(columns, _MIN_CUT) if style == "cut" else columns
+            least += column.min_width
+        least += gaps
+    width = max((room() if is_folded or "cut" in styles else None) or sum(natural) + gaps, least)
     for segments in console.render_lines(table, console.options.update(width=width), pad=False):
         text_line = Text(end="")
         for segment in segments:
             text_line.append(segment.text, segment.style)
         text_line.rstrip()
         write(text_line)
+
+
+def _cell(cell: str | Text) -> Text:
+    """Return a cell in which control characters are written out, whoever made it."""
+    if isinstance(cell, str):
+        return Text(visible(cell, but=""))
+    clean = visible(cell.plain)
+    return cell if clean == cell.plain else Text(clean, cell.style)
 
 
 def head(text: str) -> None:
@@ -183,9 +205,12 @@ def item(text: str, *, depth: int = 1, style: str = "") -> None:
     """Write one thing of an outline, wrapped where it is too long; what goes on is indented."""
     before = "  " * depth
     text = visible(text).replace("\n", " ")
-    for number, each in enumerate(Text(text, style).wrap(Console(), outline_room(depth) - 4)):
-        each.rstrip()
-        write(Text.assemble(before if number == 0 else f"{before}    ", each))
+    columns = outline_room(depth)
+    first = Text(text).wrap(Console(), columns)[0].plain
+    rest = text[len(first) :].lstrip()
+    write(Text.assemble(before, (first.rstrip(), style)))
+    for each in Text(rest).wrap(Console(), columns - 4) if rest else ():
+        write(Text.assemble(f"{before}    ", (each.plain.rstrip(), style)))
 
 
 def outline_room(depth: int = 0) -> int:
@@ -253,7 +278,7 @@ def say_findings(
             if each.advice:
                 text.append(f"\n-> {visible(each.advice)}", "cyan")
             rows.append([Text(f"  {each.level:<7}", _LEVEL_STYLES[each.level]), each.subject, text])
-        say_table(rows, ["", "", ""], is_folded=True)
+        say_table(rows, ["", "name", ""], is_folded=True)
         say_lines([line()])
 
 

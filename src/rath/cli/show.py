@@ -166,7 +166,7 @@ def _say_head(loaded: Loaded, state: str) -> None:
         time += f" to {moment(end)}, {span((end - begin).total_seconds() * 1000)}"
     facts = {
         "session": Text(str(session.id), "bold"),
-        "state": Text(": ".join(filter(None, (state, more))), STATE_STYLES.get(state, "")),
+        "state": line((": ".join(filter(None, (state, more))), STATE_STYLES.get(state, ""))),
         "made by": line(session.lineage_operator + (f" from {parents}" if parents else "")),
         "place": line(place),
         "time": line(time),
@@ -345,7 +345,7 @@ class _Follower:
                         yield _row_line(self._n_rows, result.shown)
                         self._n_rows += 1
             case events.Failed(how, error):
-                yield line((f"{_INDENT}! {how}: {one_line(error)}", "red"))
+                yield line((f"{_INDENT}! {how}: {one_line(error)}", "red"), is_whole=True)
             case events.Reopened():
                 yield line((f"{_INDENT}the run goes on", "dim"))
             case (

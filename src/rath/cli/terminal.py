@@ -63,7 +63,7 @@ def misuse_on(*kinds: type[Exception]) -> Generator[None]:
     try:
         yield
     except kinds as exc:
-        raise Misuse(str(exc.args[0] if isinstance(exc, KeyError) else exc)) from exc
+        raise Misuse(str(exc.args[0] if isinstance(exc, KeyError) and exc.args else exc)) from exc
 
 
 class EvidenceMissing(CommandError):
