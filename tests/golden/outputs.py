@@ -156,6 +156,9 @@ class _Heard(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        # The collector may just end a sandbox or a snapshot of an earlier test of this process.
+        if record.name == "rath.backend" and "nobody needs any more" in record.getMessage():
+            return
         self.lines.append(f"{record.levelname} {record.name}: {record.getMessage()}")
 
 

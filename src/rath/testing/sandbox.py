@@ -6,38 +6,24 @@ import itertools
 import posixpath
 import shlex
 import stat
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias
+from weakref import WeakKeyDictionary
 
 from rath._core.blobs import Blob
+from rath.backend import results as res
+from rath.backend import tool_types as calls
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity
 from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.backend.changes import FileState, Manifest, manifest_digest
-from rath.backend.effects import note_effect
-from rath.backend.file_tools import OutsideWorkspace, run_file_tool, write_effect
-from rath.backend.results import CommandResult, FileEntry, ToolExecutionFailure, ToolResult
-from rath.backend.snapshots import (
-    FrozenWorkspace,
-    Origin,
-    Seed,
-    SeedSnapshot,
-    SnapshotLineage,
-    UnopenedFiles,
-    WorkspaceSnapshot,
-)
-from rath.backend.tool_types import (
-    ALL_CALLS,
-    BackendTool,
-    BackendToolCodeRun,
-    BackendToolCommandRun,
-    FileTool,
-)
+from rath.backend.effects import EffectKind, FileEffect, note_effect
+from rath.backend.file_tools import apply_edit, check_range, decode_content, slice_content
+from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult, tool_failure_from
+from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
+from rath.backend.tool_types import BackendTool, BackendToolCommandRun
 
 __all__ = ["CommandAnswer", "FakeBackend", "FakeSandbox"]
-
-T = TypeVar("T")
 
 CommandAnswer: TypeAlias = (
     "str | CommandResult | ToolExecutionFailure | Callable[[BackendToolCommandRun], CommandAnswer]"
@@ -61,10 +47,8 @@ class FakeSandbox:
     is_frozen: bool = False
     """Whether frozen files share the two dicts, so that the next change copies them first."""
 
-    lineage: SnapshotLineage[FakeSnapshot] = field(
-        default_factory=lambda: SnapshotLineage[FakeSnapshot]()
-    )
-    """The history of its files."""
+    begin: FrozenWorkspace | None = None
+    """The frozen files with which it began."""
 
     def mode(self, path: str) -> int:
         """Return type and permission bits of a file."""
@@ -87,27 +71,17 @@ class FakeSandbox:
             self.files, self.modes, self.is_frozen = dict(self.files), dict(self.modes), False
 
 
-class FakeSnapshot(WorkspaceSnapshot):
-    """Frozen files of a `FakeBackend`."""
+class _FakeFrozen(FrozenWorkspace):
+    """Frozen files; those of a sandbox that was not opened yet are found on first use."""
 
     def __init__(
-        self, lineage: SnapshotLineage[FakeSnapshot], tree: FakeSandbox | None = None
+        self, tree: FakeSandbox, before: FrozenWorkspace | None, origin: Origin | None = None
     ) -> None:
-        super().__init__(lineage)
-        self._tree = tree or FakeSandbox("")
+        self._tree = tree
+        self._before = before
+        self._origin = origin
 
-    @property
-    def is_secured(self) -> bool:
-        return True
-
-    async def asecure(self) -> None:
-        pass
-
-    async def atree(self) -> FakeSandbox:
-        """Return the files, not to be changed."""
-        return self._tree
-
-    async def ascan(self) -> Manifest:
+    async def amanifest(self) -> Manifest:
         tree = await self.atree()
         return {
             path: FileState(Blob.from_bytes(data).digest, len(data), tree.mode(path))
@@ -120,68 +94,22 @@ class FakeSnapshot(WorkspaceSnapshot):
             raise FileNotFoundError(f"no file at {path!r}")
         return files[path]
 
-    @classmethod
-    def require(cls, frozen: FrozenWorkspace) -> FakeSnapshot:
-        if not isinstance(frozen, FakeSnapshot):
-            raise TypeError("a FakeBackend begins with files that a FakeBackend froze")
-        return frozen
-
-
-class _FakeSeedSnapshot(SeedSnapshot[FakeSnapshot], FakeSnapshot):
-    """The files of a sandbox that was not opened yet."""
-
-    base_class = FakeSnapshot
-
-    async def atree(self) -> FakeSandbox:
-        base, seed = await self.aresolved()
-        return await _copy_of(base, seed)
-
-
-@dataclass(frozen=True, slots=True)
-class _FakeFile:
-    """A file that the file tools have opened."""
-
-    sandbox: FakeSandbox
-    path: str
+    def base_with(self, other: FrozenWorkspace) -> FrozenWorkspace | None:
+        theirs = set(map(id, _history(other)))
+        return next((each for each in _history(self) if id(each) in theirs), None)
 
     @property
-    def size(self) -> int:
-        return len(self.sandbox.files[self.path])
+    def before(self) -> FrozenWorkspace | None:
+        """What was frozen before in the same history, as far as that is known yet."""
+        return self._before
 
-    async def read_range(self, offset: int, n_bytes: int) -> bytes:
-        return self.sandbox.files[self.path][offset : offset + n_bytes]
-
-    async def replace(self, data: bytes) -> None:
-        _put(self.sandbox, self.path, data, self.sandbox.mode(self.path))
-
-
-@dataclass(frozen=True, slots=True)
-class _FakeFiles:
-    """The primitives of the file tools on a dict."""
-
-    sandbox: FakeSandbox
-
-    @asynccontextmanager
-    async def opened(self, path: str, *, edits: bool = False) -> AsyncGenerator[_FakeFile]:
-        name = _relative(path)
-        if name not in self.sandbox.files:
-            if await self.exists(path):
-                raise IsADirectoryError(f"{path!r} is a directory; list it instead")
-            raise FileNotFoundError(f"no file at {path!r}")
-        yield _FakeFile(self.sandbox, name)
-
-    async def put(self, path: str, data: bytes, mode: int) -> None:
-        _put(self.sandbox, _relative(path), data, mode)
-
-    async def entries(self, path: str) -> Iterator[FileEntry]:
-        return _entries(self.sandbox, _relative(path))
-
-    async def exists(self, path: str) -> bool:
-        name = _relative(path)
-        return name in self.sandbox.files or any(_entries(self.sandbox, name))
-
-    async def compute(self, work: Callable[[], T]) -> T:
-        return work()
+    async def atree(self) -> FakeSandbox:
+        """Return the files, not to be changed."""
+        if self._origin is not None:
+            seed = await self._origin()
+            self._tree, self._origin = await _copy_of(seed, ""), None
+            self._before = self._before or seed.frozen
+        return self._tree
 
 
 class FakeBackend(Backend):
@@ -201,13 +129,12 @@ class FakeBackend(Backend):
     """
 
     name = "fake"
-    reads_parts = True
 
     def __init__(self, commands: Mapping[str, CommandAnswer] | None = None) -> None:
         self._commands = dict(commands or {})
         self._ids = itertools.count(1)
         self._open: list[FakeSandbox] = []
-        self._unopened: UnopenedFiles[FakeSnapshot] = UnopenedFiles()
+        self._frozen: WeakKeyDictionary[BackendSandbox, _FakeFrozen] = WeakKeyDictionary()
         self.calls: list[BackendTool] = []
         """Every payload so far, in order."""
 
@@ -224,7 +151,7 @@ class FakeBackend(Backend):
 
     @classmethod
     def supported_calls(cls) -> frozenset[type[BackendTool]]:
-        return ALL_CALLS - {BackendToolCodeRun}
+        return frozenset(cls._HANDLERS)
 
     def sandbox_count(self) -> int:
         return len(self._open)
@@ -242,33 +169,34 @@ class FakeBackend(Backend):
 
     def freeze(self, sandbox: BackendSandbox) -> FrozenWorkspace:
         native: FakeSandbox | None = sandbox.native
+        before = self._frozen.get(sandbox) or (None if native is None else native.begin)
         if native is None:
-            return self._unopened.freeze(sandbox, _initial_snapshot)
-        earlier = self._unopened.lineage(sandbox)
-        if earlier is not None:
-            native.lineage = earlier
-        native.is_frozen = True
-        return FakeSnapshot(native.lineage, FakeSandbox("", native.files, native.modes))
+            frozen = _FakeFrozen(FakeSandbox(""), before, sandbox.origin)
+        else:
+            native.is_frozen = True
+            frozen = _FakeFrozen(FakeSandbox("", native.files, native.modes), before)
+        self._frozen[sandbox] = frozen
+        return frozen
 
     async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> FakeSandbox:
-        base = FakeSnapshot.require(seed.frozen)
-        sandbox = await _copy_of(base, seed, f"{self.name}-{next(self._ids)}")
+        sandbox = await _copy_of(seed, f"{self.name}-{next(self._ids)}")
         self._open.append(sandbox)
         return sandbox
 
     async def aworkspace_digest(self, native: FakeSandbox) -> str | None:
-        return manifest_digest(await FakeSnapshot(SnapshotLineage(), native).amanifest())
+        return manifest_digest(await _FakeFrozen(native, None).amanifest())
 
     async def adispatch(self, native: FakeSandbox, op: BackendTool) -> ToolResult | bool:
         self.calls.append(op)
-        if isinstance(op, FileTool):
-            return await run_file_tool(_FakeFiles(native), op)
-        if isinstance(op, BackendToolCommandRun):
-            try:
-                return self._command(native, op)
-            except OutsideWorkspace as exc:
-                return ToolExecutionFailure("path_outside_workspace", str(exc), exc.path)
-        return ToolExecutionFailure("unsupported_tool", type(op).__name__)
+        handler = self._HANDLERS.get(type(op))
+        if handler is None:
+            return ToolExecutionFailure("unsupported_tool", type(op).__name__)
+        try:
+            return handler(self, native, op)
+        except KeyError as exc:
+            return ToolExecutionFailure("file_not_found", f"no file at {exc}")
+        except PermissionError as exc:
+            return tool_failure_from("path_outside_workspace", exc)
 
     def _command(self, native: FakeSandbox, op: BackendToolCommandRun) -> ToolResult:
         line = op.cmd if isinstance(op.cmd, str) else shlex.join(op.cmd)
@@ -280,6 +208,48 @@ class FakeBackend(Backend):
         while callable(answer):
             answer = answer(op)
         return _ended(0, answer) if isinstance(answer, str) else answer
+
+    def _read(self, native: FakeSandbox, op: calls.BackendToolFilesRead) -> ToolResult:
+        data = native.files[_relative(op.path)]
+        refusal = check_range(op)
+        if refusal is not None:
+            return refusal
+        content = decode_content(data, op)
+        is_part = op.offset > 0 or op.limit is not None
+        return (
+            slice_content(content, op)
+            if is_part and isinstance(content, res.FileContent)
+            else content
+        )
+
+    def _write(self, native: FakeSandbox, op: calls.BackendToolFilesWrite) -> ToolResult:
+        data = op.data.encode() if isinstance(op.data, str) else op.data
+        _put(native, _relative(op.path), data, op.mode)
+        return res.FileWriteResult(len(data))
+
+    def _edit(self, native: FakeSandbox, op: calls.BackendToolFilesEdit) -> ToolResult:
+        path = _relative(op.path)
+        after = apply_edit(native.files[path], op)
+        if isinstance(after, ToolExecutionFailure):
+            return after
+        _put(native, path, after.data, native.mode(path))
+        return res.FileEditResult(after.n_replaced, after.diff)
+
+    def _list(self, native: FakeSandbox, op: calls.BackendToolFilesList) -> ToolResult:
+        return res.FileEntries(tuple(_entries(native, _relative(op.path))))
+
+    def _exists(self, native: FakeSandbox, op: calls.BackendToolFilesExists) -> bool:
+        path = _relative(op.path)
+        return path in native.files or any(_entries(native, path))
+
+    _HANDLERS: ClassVar[Mapping[type[BackendTool], Callable[..., ToolResult | bool]]] = {
+        BackendToolCommandRun: _command,
+        calls.BackendToolFilesRead: _read,
+        calls.BackendToolFilesWrite: _write,
+        calls.BackendToolFilesEdit: _edit,
+        calls.BackendToolFilesList: _list,
+        calls.BackendToolFilesExists: _exists,
+    }
 
 
 def _unscripted(
@@ -308,16 +278,11 @@ def _ended(exit_code: int, stdout: str = "", stderr: str = "") -> CommandResult:
     return CommandResult(exit_code, stdout.encode(), stderr.encode(), 0.0)
 
 
-def _initial_snapshot(
-    lineage: SnapshotLineage[FakeSnapshot], origin: Origin | None
-) -> FakeSnapshot:
-    return FakeSnapshot(lineage) if origin is None else _FakeSeedSnapshot(lineage, origin)
-
-
-async def _copy_of(base: FakeSnapshot, seed: Seed, handle: str = "") -> FakeSandbox:
-    tree = await base.atree()
-    lineage = SnapshotLineage(base)
-    copy = FakeSandbox(handle, tree.files, tree.modes, is_frozen=True, lineage=lineage)
+async def _copy_of(seed: Seed, handle: str) -> FakeSandbox:
+    if not isinstance(seed.frozen, _FakeFrozen):
+        raise TypeError("a FakeBackend begins with files that a FakeBackend froze")
+    tree = await seed.frozen.atree()
+    copy = FakeSandbox(handle, tree.files, tree.modes, is_frozen=True, begin=seed.frozen)
     for path, new in seed.changes.items():
         if new is None:
             copy.remove(path)
@@ -326,25 +291,34 @@ async def _copy_of(base: FakeSnapshot, seed: Seed, handle: str = "") -> FakeSand
     return copy
 
 
+def _history(frozen: FrozenWorkspace | None) -> Iterator[FrozenWorkspace]:
+    while isinstance(frozen, _FakeFrozen):
+        yield frozen
+        frozen = frozen.before
+
+
 def _put(native: FakeSandbox, path: str, data: bytes, mode: int) -> None:
-    is_new = path not in native.files
-    before = None if is_new else Blob.from_bytes(native.files[path])
-    before_mode = None if is_new else native.mode(path)
+    before = Blob.from_bytes(native.files[path]) if path in native.files else None
+    before_mode = native.mode(path) if before is not None else None
     native.put(path, data, mode)
-    effect = write_effect(path, before, before_mode, Blob.from_bytes(data), native.mode(path))
-    if effect is not None:
+    after, after_mode = Blob.from_bytes(data), native.mode(path)
+    if (before, before_mode) != (after, after_mode):
+        kind: EffectKind = "created" if before is None else "changed"
+        effect = FileEffect(
+            path, kind, before, after, before_mode=before_mode, after_mode=after_mode
+        )
         note_effect(effect)
 
 
-def _entries(native: FakeSandbox, directory: str) -> Iterator[FileEntry]:
+def _entries(native: FakeSandbox, directory: str) -> Iterator[res.FileEntry]:
     above = "" if directory == "." else directory + "/"
     below = [path.removeprefix(above) for path in native.files if path.startswith(above)]
     for name in sorted({path.partition("/")[0] for path in below}):
-        yield FileEntry(name, posixpath.join(_ROOT, above, name), name not in below)
+        yield res.FileEntry(name, posixpath.join(_ROOT, above, name), name not in below)
 
 
 def _relative(path: str) -> str:
     whole = posixpath.normpath(posixpath.join(_ROOT, path))
     if whole != _ROOT and not whole.startswith(_ROOT + "/"):
-        raise OutsideWorkspace(path, _ROOT)
+        raise PermissionError(f"{path!r} leads out of the workspace {_ROOT!r}")
     return posixpath.relpath(whole, _ROOT)
