@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 
 from rath._core.blobs import Blob
-from rath.backend.changes import FileState, ScannedFile, TreeDiff, TreeState, diff, shown_path
+from rath.backend.changes import FileState, ScannedFile, TreeDiff, TreeState, diff, display_path
 from rath.backend.effects import FileEffect
 
 MODE = 0o100644
@@ -118,4 +118,4 @@ def test_what_others_did_to_the_same_file_stays() -> None:
 
 
 def test_any_name_is_shown_as_valid_text() -> None:
-    assert shown_path("a/ü\udcff") == "a/ü\\xff"
+    assert display_path("a/ü\udcff") == "a/ü\\xff"

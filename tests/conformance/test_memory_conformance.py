@@ -128,7 +128,7 @@ class Less(FakeMemory):
 def test_what_is_not_supported_is_skipped_and_said() -> None:
     reasons = skipped(check_memory(Less()))
     assert reasons["hits_can_be_read"] == "no MemoryOpSearch"
-    assert reasons["a_forgotten_note_is_gone"] == "no MemoryOpForget"
+    assert reasons["a_forgotten_note_is_removed"] == "no MemoryOpForget"
 
 
 class Careful(FakeMemory):
@@ -144,7 +144,7 @@ class Careful(FakeMemory):
 
 def test_what_is_refused_in_words_is_skipped_and_said() -> None:
     reasons = skipped(check_memory(Careful()))
-    assert reasons["a_note_that_has_expired_is_gone"] == (
+    assert reasons["an_expired_note_is_removed"] == (
         "it refuses what it cannot keep: it is not kept"
     )
     assert reasons["the_transcripts_of_a_session_are_erased"] == (

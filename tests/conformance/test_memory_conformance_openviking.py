@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 NEVER = frozenset(
     {
         "a_note_that_expires_later_is_there",
-        "a_note_that_has_expired_is_gone",
+        "an_expired_note_is_removed",
         "a_note_that_is_written_again_has_the_later_end",
         "namespaces_are_apart",
         "words_that_no_note_has_find_nothing",

@@ -398,7 +398,7 @@ async def bounds_by_letters(memory: Twisted, op: MemoryOp, rest: Rest) -> Memory
 # ---------------------------------------------------------------- forgetting
 
 
-@breaks("a_forgotten_note_is_gone")
+@breaks("a_forgotten_note_is_removed")
 async def does_not_say_what(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     result = await rest(op)
     is_one = isinstance(op, MemoryOpForget) and op.uri is not None and not op.recursive
@@ -445,7 +445,7 @@ async def never_again(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult
     return refusal() if is_again else await rest(op)
 
 
-@breaks("a_note_that_has_expired_is_gone")
+@breaks("an_expired_note_is_removed")
 async def keeps_for_ever(memory: Twisted, op: MemoryOp, rest: Rest) -> MemoryResult:
     if isinstance(op, MemoryOpWrite) and EXPIRES_AT in (op.metadata or {}):
         return await rest(replace(op, metadata=None))

@@ -131,7 +131,7 @@ class BeginsAtOnce(FakeSessionStore):
     "a_log_is_there_from_its_first_append_on",
     "what_is_not_there_does_not_go_on",
     "an_empty_log_can_be_created_again",
-    "a_deleted_log_is_gone_and_can_be_brought_back",
+    "a_deleted_log_is_removed_and_can_be_restored",
 )
 class HasEveryLog(FakeSessionStore):
     def read(self, session: UUID) -> StoredLog | None:
@@ -170,7 +170,7 @@ class Unfinished(FakeSessionLog):
     "a_log_that_was_changed_meanwhile_is_not_cut",
     "a_log_may_be_written_anew_at_once",
     "late_lines_need_a_finished_log",
-    "a_deleted_log_is_gone_and_can_be_brought_back",
+    "a_deleted_log_is_removed_and_can_be_restored",
 )
 class FinishesAll(Ending):
     log = Unfinished
@@ -369,7 +369,7 @@ class AddsToWhatIsOpen(FakeSessionStore):
 # ---------------------------------------------------------------- trash and content
 
 
-@breaks("a_deleted_log_is_gone_and_can_be_brought_back")
+@breaks("a_deleted_log_is_removed_and_can_be_restored")
 class ForgetsHowItStood(FakeSessionStore):
     def restore(self, session: UUID) -> bool:
         is_back = super().restore(session)

@@ -221,15 +221,17 @@ def _effect(
 ) -> FileEffect:
     kind: EffectKind = "changed"
     if old_path is not None:
-        kind, old_path = "renamed", shown_path(old_path)
+        kind, old_path = "renamed", display_path(old_path)
     elif old[0] is None:
         kind = "created"
     elif new[0] is None:
         kind = "deleted"
-    return FileEffect(shown_path(path), kind, old[0], new[0], attribution, old_path, old[1], new[1])
+    return FileEffect(
+        display_path(path), kind, old[0], new[0], attribution, old_path, old[1], new[1]
+    )
 
 
-def shown_path(path: str) -> str:
+def display_path(path: str) -> str:
     r"""Return the path as valid Unicode: bytes that are not UTF-8 as `\xNN`."""
     return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
@@ -298,11 +300,11 @@ def _gaps(
     before: TreeState, after: TreeState, changed: Sequence[str], unread: set[str]
 ) -> Iterator[str]:
     for directory, reason in {**before.unseen, **after.unseen}.items():
-        yield f"{shown_path(directory) or './'!r} could not be looked at: {reason}"
+        yield f"{display_path(directory) or './'!r} could not be looked at: {reason}"
     for path in sorted(before.others.keys() | after.others.keys()):
         if before.others.get(path) != after.others.get(path):
             kind = after.others.get(path) or before.others[path]
-            yield f"{shown_path(path)!r} is {kind}: only files and links are recorded"
+            yield f"{display_path(path)!r} is {kind}: only files and links are recorded"
     large = {
         path
         for path in unread
@@ -317,11 +319,11 @@ def _gaps(
         yield f"what changed in {_listed(large)} is not known: {limit}"
     if unread - large:
         yield f"what changed in {_listed(unread - large)} is not known: it could not be read"
-    escaped = {path for path in changed if shown_path(path) != path}
+    escaped = {path for path in changed if display_path(path) != path}
     if escaped:
         yield f"names that are not UTF-8 are shown with escapes: {_listed(escaped)}"
 
 
 def _listed(paths: set[str]) -> str:
-    shown = ", ".join(repr(shown_path(path)) for path in sorted(paths)[:MAX_GAP_PATHS])
+    shown = ", ".join(repr(display_path(path)) for path in sorted(paths)[:MAX_GAP_PATHS])
     return shown + (f" and {len(paths) - MAX_GAP_PATHS} more" if len(paths) > MAX_GAP_PATHS else "")

@@ -372,7 +372,7 @@ _content = RETENTION.add("Content by digest")
 
 
 @_deleted
-def a_deleted_log_is_gone_and_can_be_brought_back(subject: StoreSubject) -> None:
+def a_deleted_log_is_removed_and_can_be_restored(subject: StoreSubject) -> None:
     for is_finished in (True, False):
         session = subject.write(FIRST, SECOND, is_finished=is_finished)
         expect(subject.other.delete(session), "True for a log that is deleted")

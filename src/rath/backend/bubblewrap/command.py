@@ -122,11 +122,11 @@ def confinement(etc: str, *, network: bool) -> list[str]:
         if os.path.islink(path):
             arguments += ["--symlink", os.readlink(path), path]
         else:
-            arguments += _shown(path)
+            arguments += _read_only(path)
     arguments += ["--ro-bind", etc, "/etc"]
     for name in (*ETC_DIRECTORIES, *(ETC_OF_NETWORK if network else ())):
         if os.path.exists(f"/etc/{name}") and os.path.exists(os.path.join(etc, name)):
-            arguments += _shown(f"/etc/{name}")
+            arguments += _read_only(f"/etc/{name}")
     return [*arguments, *_kernel(), *_memory(), *interpreter()]
 
 
@@ -139,7 +139,7 @@ def interpreter() -> list[str]:
         if any(is_below(path, each) for each in shown) or workspace_refusal(path) is not None:
             continue
         shown.append(path)
-        arguments += _shown(path)
+        arguments += _read_only(path)
         # Its settings may hold a password for a package index.
         if os.path.exists(settings := os.path.join(path, "pip.conf")):
             arguments += ["--ro-bind", "/dev/null", settings]
@@ -157,11 +157,11 @@ def workspace_arguments(places: Sequence[str], visible: Iterable[str]) -> list[s
     for place in dict.fromkeys(places):
         arguments += ["--bind", places[0], place]
     for path in visible:
-        arguments += _shown(path)
+        arguments += _read_only(path)
     return [*arguments, "--remount-ro", "/"]
 
 
-def _shown(path: str) -> list[str]:
+def _read_only(path: str) -> list[str]:
     return ["--ro-bind", path, path]
 
 

@@ -302,7 +302,7 @@ _RUNS_ON = "could not be ended as a whole: something that it started may still r
 def deadline_failure(end: CommandEnd, timeout: float | None) -> ToolExecutionFailure:
     """Return the failure of a command that was ended at its deadline."""
     printed = decode_output(end.result.stdout) + decode_output(end.result.stderr)
-    outcome = "was ended with its child processes" if end.is_gone else _RUNS_ON
+    outcome = "was ended with its child processes" if end.has_exited else _RUNS_ON
     return timeout_failure(DEFAULT_TIMEOUT if timeout is None else timeout, printed, outcome)
 
 

@@ -89,7 +89,7 @@ class CommandEnd:
     report: bytes | None = None
     """What it wrote to `STATUS_NUMBER`, where it was given that; 64 KiB at most."""
 
-    is_gone: bool = True
+    has_exited: bool = True
     """False when it was told to end and something of it was seen to run on."""
 
 
@@ -150,7 +150,7 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
             await streams[1].whole(),
         )
         message = None if report is None else report.read()
-        return CommandEnd(result, timed_out, message, running.is_gone)
+        return CommandEnd(result, timed_out, message, running.has_exited)
 
 
 async def _started(
@@ -254,7 +254,7 @@ class GroupCommand:
         return -signal.SIGKILL if code is None else code
 
     @property
-    def is_gone(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether the process has ended."""
         return self.ended.done()
 

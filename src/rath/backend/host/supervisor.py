@@ -83,7 +83,7 @@ class SupervisedCommand:
         self.failure: OSError | None = None
         """Why it could not be started, or is not known of any more."""
 
-        self.is_gone = True
+        self.has_exited = True
         """False when something of it was seen to run on though it was ended by force."""
 
     async def end(self) -> None:
@@ -95,7 +95,7 @@ class SupervisedCommand:
     async def end_by_force(self) -> None:
         """Kill it with its runner if anything of it is left."""
         if not self.cleared.done():
-            self.is_gone = await self._runner.akill()
+            self.has_exited = await self._runner.akill()
 
     def ask_end(self) -> None:
         """Tell its runner to end it, if anything of it is left."""
@@ -173,11 +173,11 @@ class RunnerChannel:
 
         For one that does not answer: a command can stop it, being the same user.
         """
-        pid, is_gone = self._pid, self.is_lost
+        pid, has_exited = self._pid, self.is_lost
         if pid is not None and not self.is_lost:
-            is_gone = await runtime().call_in_worker(partial(end_stopped, pid))
+            has_exited = await runtime().call_in_worker(partial(end_stopped, pid))
         self.close()
-        return is_gone
+        return has_exited
 
     def close(self) -> None:
         """Leave it; its process ends its command and then itself."""

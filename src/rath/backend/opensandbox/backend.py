@@ -232,9 +232,9 @@ class OpenSandboxBackend(Backend):
             async with keep:
                 await _end(native)
         except SnapshotFailed as exc:
-            was_gone = native.is_gone
+            was_removed = native.is_removed
             await _end(native)
-            if not was_gone:
+            if not was_removed:
                 raise BackendError(
                     f"the sandbox {native.handle} was ended, and files of it that a fork or undo "
                     f"still holds are lost: {exc}"
@@ -253,7 +253,7 @@ class OpenSandboxBackend(Backend):
                     await native.client()
                     return await observed(native, partial(native.use, run))
         except SnapshotFailed as exc:
-            if native.is_gone:
+            if native.is_removed:
                 return _closed_failure(native)
             message = (
                 "nothing was done: somebody holds the files as they are, which takes a snapshot, "
@@ -359,7 +359,7 @@ async def _secure(native: RemoteSandbox) -> None:
 
 
 def _closed_failure(native: RemoteSandbox) -> ToolExecutionFailure:
-    return ToolExecutionFailure("sandbox_closed", native.gone_message(), native.handle)
+    return ToolExecutionFailure("sandbox_closed", native.removal_message(), native.handle)
 
 
 class _SnapshotSandbox(BackendSandbox):

@@ -86,7 +86,7 @@ class RemoteSandbox:
         self.spec = spec or BackendSandboxSpec()
         self.lifetime = self.spec.timeout or (None if client is None else LIFETIME)
         """How long the server was asked to let it live, where that is known."""
-        self.is_gone = False
+        self.is_removed = False
         """Whether the server said that it does not know it any more."""
         self.running = asyncio.Lock()
         """Held by the command or the code that runs: one at a time, so that effects are told."""
@@ -106,7 +106,7 @@ class RemoteSandbox:
             SandboxGone: The server has no such sandbox.
             RemoteError: It cannot be reached.
         """
-        if self.is_gone:
+        if self.is_removed:
             raise SandboxGone(self.handle)
         async with self._connecting:
             if self._client is None:
@@ -115,7 +115,7 @@ class RemoteSandbox:
                 except RequestRefused as exc:
                     if not exc.is_missing_sandbox:
                         raise
-                    self.is_gone = True
+                    self.is_removed = True
                     raise SandboxGone(self.handle) from exc
         return self._client
 
@@ -125,7 +125,7 @@ class RemoteSandbox:
         try:
             return await run(client)
         except RemoteError as exc:
-            if await self._has_gone(client, exc):
+            if await self._was_removed(client, exc):
                 raise SandboxGone(self.handle) from exc
             raise
 
@@ -141,26 +141,26 @@ class RemoteSandbox:
             await self.leave()
             return
         await client.end()
-        self.is_gone = True
+        self.is_removed = True
 
     async def leave(self) -> None:
         """Close the connections and let the sandbox go on."""
         if self._client is not None:
             await self._client.aclose()
 
-    async def _has_gone(self, client: Client, error: RemoteError) -> bool:
+    async def _was_removed(self, client: Client, error: RemoteError) -> bool:
         """Ask the server, where the error may come from a sandbox that has ended."""
         if isinstance(error, RequestRefused) and not (
             error.status >= 500 or error.is_missing_sandbox
         ):
             return False
         try:
-            self.is_gone = not await client.is_there()
+            self.is_removed = not await client.is_there()
         except RemoteError:
             return False
-        return self.is_gone
+        return self.is_removed
 
-    def gone_message(self) -> str:
+    def removal_message(self) -> str:
         """Return the message of a sandbox that the server does not have any more."""
         lifetime = "lifetime" if self.lifetime is None else f"lifetime of {self.lifetime}"
         return (

@@ -111,7 +111,7 @@ async def take_snapshot(sandbox: RemoteSandbox) -> ServerSnapshot:
             await sandbox.use(_check_unmounted)
         return await sandbox.use(_take)
     except SandboxGone as exc:
-        raise SnapshotFailed(sandbox.gone_message()) from exc
+        raise SnapshotFailed(sandbox.removal_message()) from exc
     except RemoteError as exc:
         raise SnapshotFailed(f"the server made no snapshot of {sandbox.handle}: {exc}") from exc
 
@@ -297,11 +297,11 @@ class SandboxFrozen(RemoteFrozen):
             raise BackendError(f"the frozen files of a workspace cannot be read: {exc}") from exc
 
     def _is_unchanged(self, source: RemoteSandbox) -> bool:
-        return source.tree.pinned is self and not source.is_gone
+        return source.tree.pinned is self and not source.is_removed
 
     async def _open_reader(self) -> RemoteSandbox:
         async with self._opening:
-            if self._reader is None or self._reader.is_gone:
+            if self._reader is None or self._reader.is_removed:
                 start = await self.astart()
                 reader = self._reader = await self._opener(start)
 

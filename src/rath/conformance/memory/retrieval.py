@@ -117,7 +117,7 @@ def _forget(memory: MemorySubject, uri: str, *, recursive: bool = False) -> res.
 
 
 @_forgetting
-def a_forgotten_note_is_gone(memory: MemorySubject) -> None:
+def a_forgotten_note_is_removed(memory: MemorySubject) -> None:
     uri, other = (memory.write(name, f"heron {name}", wait=True) for name in ("a", "b"))
     expect_equal(_forget(memory, uri).uris, (uri,), "as the removed notes")
     memory.expect_refusal("not_found", ops.MemoryOpForget(uri))
@@ -177,7 +177,7 @@ def _expiry(after: timedelta) -> dict[str, str]:
 
 
 @FORGETTING.add("Notes that expire", *_NEEDS, ops.MemoryOpFind, ops.MemoryOpList)
-def a_note_that_has_expired_is_gone(memory: MemorySubject) -> None:
+def an_expired_note_is_removed(memory: MemorySubject) -> None:
     uri = memory.write("a", metadata=_expiry(-_HOUR))
     expect(not memory.has(uri), "a note that has expired not to be read")
     expect_equal(memory.names_in(memory.uri), [], "listed of a note that has expired")
