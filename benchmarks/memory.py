@@ -10,13 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-import rath.memory
 from benchmarks.by_hand import fts5
 from benchmarks.endpoint import Endpoint
-from benchmarks.notes import iter_notes, queries
+from benchmarks.notes import TOP_K, find, iter_notes, open_store, queries, times
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtLeast, AtMost, Line, Reference
 from rath.memory import (
@@ -24,12 +24,10 @@ from rath.memory import (
     MemoryOpFind,
     MemoryOpWrite,
     MemoryStore,
-    MemoryStoreSpec,
     MemoryWriteResult,
 )
 from rath.memory.adapters.local.catalog import rebuild
 
-_TOP_K = 4
 _FIND_MS = 10
 _WRITES = 1000
 _RESTART_SECONDS = 600
@@ -49,15 +47,13 @@ def _found(home: Path, sizes: Sizes) -> list[Line]:
     _write_files(home / "store", sizes.notes)
     with _open(home / "store") as store:
         start = time.perf_counter()
-        _find(store, queries()[0])
+        find(store, queries()[0])
         first = time.perf_counter() - start
     with _open(home / "store") as store:
-        assert _find(store, queries()[-1]) == _TOP_K
-        ours = _times(lambda query: _find(store, query), repeats=sizes.repeats)
+        assert find(store, queries()[-1]) == TOP_K
+        ours = times(lambda query: find(store, query), repeats=sizes.repeats)
     bare = sqlite3.connect(home / "bare.sqlite3")
-    theirs = _times(
-        lambda query: len(fts5.recall(bare, query, top_k=_TOP_K)), repeats=sizes.repeats
-    )
+    theirs = times(lambda query: len(fts5.recall(bare, query, top_k=TOP_K)), repeats=sizes.repeats)
     bare.close()
     row = f"recall among {sizes.notes} notes"
     return [
@@ -146,29 +142,21 @@ def _times_after_writes(store: MemoryStore, n_writes: int) -> list[float]:
         uri = f"memory://user/memories/preferences/found-{number}"
         _write(store, uri, f"the colour of number{number}after is green")
         start = time.perf_counter()
-        found = store.dispatch(MemoryOpFind(f"number{number}after colour", top_k=_TOP_K))
+        found = store.dispatch(MemoryOpFind(f"number{number}after colour", top_k=TOP_K))
         times.append(time.perf_counter() - start)
         assert isinstance(found, MemoryFindResult)
         assert found.hits[0].uri == uri, found
     return times
 
 
-def _open(folder: Path) -> MemoryStore:
-    return rath.memory.get("local").open(MemoryStoreSpec(options={"path": str(folder)}))
+def _open(folder: Path) -> AbstractContextManager[MemoryStore]:
+    return open_store({"path": str(folder)})
 
 
 def _write(store: MemoryStore, uri: str, text: str) -> None:
     result = store.dispatch(MemoryOpWrite(uri, text))
     if not isinstance(result, MemoryWriteResult):
         raise TypeError(f"writing {uri!r} gave {result!r}")
-
-
-def _find(store: MemoryStore, query: str) -> int:
-    """How many notes a query recalls; a few notes need not hold a rare word."""
-    found = store.dispatch(MemoryOpFind(query, top_k=_TOP_K))
-    if not isinstance(found, MemoryFindResult):
-        raise TypeError(f"recall of {query!r} gave {found!r}")
-    return len(found.hits)
 
 
 def _name(uri: str) -> str:
@@ -181,15 +169,3 @@ def _write_files(store: Path, n_notes: int) -> None:
     folder.mkdir(parents=True)
     for name, text in iter_notes(n_notes):
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
-
-
-def _times(ask: Callable[[str], int], *, repeats: int) -> list[float]:
-    """Seconds of each query, each the median of its repeats; one uncounted pass comes first."""
-    times: dict[str, list[float]] = {query: [] for query in queries()}
-    for repeat in range(repeats + 1):
-        for query, found in times.items():
-            start = time.perf_counter()
-            ask(query)
-            if repeat:
-                found.append(time.perf_counter() - start)
-    return [statistics.median(found) for found in times.values()]

@@ -9,21 +9,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-import rath.memory
 from benchmarks.endpoint import Endpoint
-from benchmarks.notes import iter_notes, queries
+from benchmarks.notes import TOP_K, find, iter_notes, open_store, queries, times
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtMost, Line, Reference
-from rath.memory import MemoryFindResult, MemoryOpFind, MemoryStore, MemoryStoreSpec
+from rath.memory import MemoryStore
 
-_TOP_K = 4
 _DIMENSION = 384
 _FILLED_SECONDS = 300
 
@@ -72,10 +71,10 @@ def _fill(folder: Path, n_notes: int) -> float:
         (place / f"{name}.md").write_text(text, encoding="utf-8")
     model = _Random()
     with _open(folder, "bm25", model) as store:
-        _find(store, "index")
+        find(store, "index")
     start = time.perf_counter()
     with _open(folder, "hybrid", model) as store:
-        _find(store, "fill")
+        find(store, "fill")
         while model.n_texts < n_notes and time.perf_counter() - start < _FILLED_SECONDS:
             time.sleep(0.05)
     return time.perf_counter() - start
@@ -83,7 +82,7 @@ def _fill(folder: Path, n_notes: int) -> float:
 
 def _times_in(folder: Path, ranking: str, *, repeats: int) -> list[float]:
     with _open(folder, ranking, _Random()) as store:
-        return _times(lambda query: _find(store, query), repeats=repeats)
+        return times(lambda query: find(store, query), repeats=repeats)
 
 
 def _plain_times(n_notes: int, *, repeats: int) -> list[float]:
@@ -94,21 +93,9 @@ def _plain_times(n_notes: int, *, repeats: int) -> list[float]:
 
     def ask(_: str) -> object:
         scores = matrix @ vector
-        return np.argpartition(scores, -_TOP_K)[-_TOP_K:]
+        return np.argpartition(scores, -TOP_K)[-TOP_K:]
 
-    return _times(ask, repeats=repeats)
-
-
-def _times(ask: Callable[[str], object], *, repeats: int) -> list[float]:
-    """Seconds of each query, each the median of its repeats; one uncounted pass comes first."""
-    times: dict[str, list[float]] = {query: [] for query in queries()}
-    for repeat in range(repeats + 1):
-        for query, found in times.items():
-            start = time.perf_counter()
-            ask(query)
-            if repeat:
-                found.append(time.perf_counter() - start)
-    return [statistics.median(found) for found in times.values()]
+    return times(ask, repeats=repeats)
 
 
 def _peak_mb(folder: Path) -> float:
@@ -119,7 +106,7 @@ def _peak_mb(folder: Path) -> float:
     return peak
 
 
-def _open(folder: Path, ranking: str, model: object) -> MemoryStore:
+def _open(folder: Path, ranking: str, model: object) -> AbstractContextManager[MemoryStore]:
     # Random vectors are all far from each other.
     options: dict[str, Any] = {
         "path": str(folder),
@@ -127,20 +114,13 @@ def _open(folder: Path, ranking: str, model: object) -> MemoryStore:
         "ranking": ranking,
         "min_similarity": 0.0,
     }
-    return rath.memory.get("local").open(MemoryStoreSpec(options=options))
-
-
-def _find(store: MemoryStore, query: str) -> int:
-    found = store.dispatch(MemoryOpFind(query, top_k=_TOP_K))
-    if not isinstance(found, MemoryFindResult):
-        raise TypeError(f"recall of {query!r} gave {found!r}")
-    return len(found.hits)
+    return open_store(options)
 
 
 def _main() -> None:
     with _open(Path(sys.argv[1]), "hybrid", _Random()) as store:
         for query in queries():
-            _find(store, query)
+            find(store, query)
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(usage / (1e6 if sys.platform == "darwin" else 1e3))
 
