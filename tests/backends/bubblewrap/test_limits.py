@@ -25,7 +25,7 @@ from rath.backend import (
 from rath.backend.bubblewrap import BubblewrapBackend
 from tests.backends.bubblewrap.running import Open, failure, printed, run
 from tests.support.command_witness import Witness
-from tests.support.waiting import at_a_deadline
+from tests.support.waiting import at_a_deadline, wait_until
 
 SMALL = SandboxLimits(memory_bytes=256 << 20, processes=24)
 
@@ -115,6 +115,27 @@ def test_no_group_is_left_after_closing(backend: BubblewrapBackend, workspace: P
     assert (groups_of(os.getpid()) != others) == has_groups
     backend.close(sandbox)
     assert groups_of(os.getpid()) == others
+
+
+def test_a_cancelled_closing_leaves_no_group(backend: BubblewrapBackend, workspace: Path) -> None:
+    others = groups_of(os.getpid())
+    sandbox = backend.open(BackendSandboxSpec(working_dir=str(workspace)))
+    run(sandbox, "true")
+
+    async def close() -> BaseException:
+        closing = asyncio.ensure_future(backend.aclose(sandbox.native))
+        await asyncio.sleep(0)  # a task that never began cleans nothing up
+        while not closing.done():
+            closing.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError) as ended:
+            await closing
+        return ended.value
+
+    # Held, with the frames of the closing: nothing of it is collected meanwhile.
+    ended = runtime().run(close, label="a test")
+    wait_until(lambda: groups_of(os.getpid()) == others, "its control group is removed")
+    del ended
 
 
 def groups_of(pid: int) -> list[str]:

@@ -78,6 +78,15 @@ def test_reading_takes_no_snapshot_and_one_is_taken_before_the_first_change(remo
     assert content(frozen, "a.txt") == b"before"
 
 
+def test_a_copy_begins_without_many_files_of_long_names(remote: Remote) -> None:
+    above = "/".join(["d" * 250] * 3)
+    names = [f"{above}/{number}{'n' * 240}" for number in range(150)]
+    line = f"mkdir -p {above}; cd {above}; for i in $(seq 0 149); do echo > $i{'n' * 240}; done"
+    printed(remote.sandbox, line)
+    with opened_copy(remote.sandbox, dict.fromkeys(names)) as copy:
+        assert printed(copy, "find . -type f") == ""
+
+
 def test_each_version_has_a_snapshot_of_its_own(remote: Remote) -> None:
     held: list[FrozenWorkspace] = []
     for text in ("1", "2", "3"):
