@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import stat
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
+
+import pytest
 
 from rath._async.runtime import runtime
 from rath.backend import (
@@ -24,7 +27,7 @@ from rath.backend import (
     ToolExecutionFailure,
 )
 from rath.backend.opensandbox import OpenSandboxBackend
-from tests.support.opensandbox_server import OpenSandboxServer
+from tests.support.opensandbox_server import OpenSandboxServer, unavailable_reason
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -32,6 +35,17 @@ T = TypeVar("T")
 FILE = stat.S_IFREG | 0o644
 
 Changes = Mapping[str, NewFile | None]
+
+
+@pytest.fixture
+def opensandbox_server(tmp_path: Path) -> Iterator[OpenSandboxServer]:
+    """A server for one test, whose temporary directory may be bound into sandboxes."""
+    reason = unavailable_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    with OpenSandboxServer() as server:
+        server.allowed_host_paths.append(tmp_path)
+        yield server
 
 
 @dataclass(frozen=True)
