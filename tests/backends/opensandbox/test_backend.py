@@ -27,7 +27,6 @@ from rath.backend.opensandbox import OpenSandboxBackend
 from tests.support.opensandbox_calls import Remote, Service, failed, stdout
 from tests.support.opensandbox_server import Answer, Drop, Gate, OpenSandboxServer
 
-
 CREATE = ("POST", "/v1/sandboxes")
 
 
