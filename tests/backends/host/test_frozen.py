@@ -20,7 +20,7 @@ from rath.backend import (
     ToolExecutionFailure,
 )
 from rath.backend.changes import FileState
-from rath.backend.host.layers import MAX_DEPTH
+from rath.backend.host.paths import MAX_DEPTH
 from rath.backend.host.snapshots import HostSnapshot
 from rath.backend.local import LocalBackend
 from rath.backend.snapshots import NewFile, Seed

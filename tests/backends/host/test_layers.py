@@ -31,14 +31,13 @@ from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.effects import observe_effects
 from rath.backend.host.layers import (
     LOCK_NAME,
-    MAX_DEPTH,
     CopyFailed,
     Layer,
     LayerDirectory,
     copy_tree,
 )
 from rath.backend.host.overlay import overlay_tools
-from rath.backend.host.paths import forget_temporary, new_temporary
+from rath.backend.host.paths import MAX_DEPTH, forget_temporary, new_temporary
 from rath.backend.local import LocalBackend
 from rath.backend.snapshots import NewFile
 from tests.support.workspaces import (
