@@ -259,6 +259,8 @@ def test_an_output_that_is_cut_is_kept_whole(sandbox: BackendSandbox) -> None:
     result = run(sandbox, "echo BEGIN; head -c 3000000 /dev/zero | tr '\\0' x; echo END")
     whole = b"BEGIN\n" + b"x" * 3_000_000 + b"END\n"
     assert len(result.stdout) < MAX_OUTPUT_BYTES + 100
+    assert (result.stdout[:6], result.stdout[-5:]) == (b"BEGIN\n", b"xEND\n")
+    assert b"truncated: 1951434 bytes" in result.stdout
     assert result.stdout_full is not None
     assert result.stdout_full.data == whole
     assert result.stdout_full.digest == sha256(whole).hexdigest()

@@ -98,26 +98,6 @@ def parent(backend: Backend, workspace: Path) -> Iterator[BackendSandbox]:
     backend.close(sandbox)
 
 
-def test_neither_side_sees_what_the_other_writes_later(parent: BackendSandbox) -> None:
-    put(parent, "a", "one")
-    fork = forked(parent)
-    put(parent, "a", "parent")
-    assert text_of(fork, "a") == "one"
-    put(fork, "a", "fork")
-    sh(fork, "echo new > b")
-    assert text_of(parent, "a") == "parent"
-    assert not has(parent, "b")
-    assert sh(fork, "cat a b") == "forknew\n"
-    assert sh(parent, "cat a; ls") == "parenta\n"
-
-
-def test_the_first_to_write_may_be_the_fork(parent: BackendSandbox) -> None:
-    put(parent, "a", "one")
-    fork = forked(parent)
-    assert sh(fork, "cat a; rm a; ls") == "one"
-    assert text_of(parent, "a") == "one"
-
-
 def test_a_fork_reads_the_frozen_files_without_a_layer(
     parent: BackendSandbox, workspace: Path
 ) -> None:
@@ -166,14 +146,6 @@ def test_links_and_modes_are_kept(parent: BackendSandbox) -> None:
     assert text_of(parent, "d/f") == "x\n"
 
 
-def test_what_a_fork_removes_stays_with_its_parent(parent: BackendSandbox) -> None:
-    sh(parent, "mkdir d; touch d/a d/b")
-    fork = forked(parent)
-    sh(fork, "rm -r d; mkdir d; touch d/c")
-    assert sh(fork, "ls d") == "c\n"
-    assert sh(parent, "ls d") == "a\nb\n"
-
-
 def test_changes_are_there_from_the_beginning(parent: BackendSandbox) -> None:
     sh(parent, "mkdir d; echo a > d/a; echo b > b; ln -s b c")
     fork = forked(
@@ -199,16 +171,6 @@ def test_changes_outside_are_refused(parent: BackendSandbox, path: str, tmp_path
     assert isinstance(result, ToolExecutionFailure)
     assert result.kind == "workspace_copy_failed"
     assert not (tmp_path / "outside").exists()
-
-
-def test_forks_of_forks_are_apart(parent: BackendSandbox) -> None:
-    put(parent, "a", "0")
-    chain = [parent]
-    for depth in range(1, 4):
-        chain.append(forked(chain[-1]))
-        sh(chain[-1], f"echo {depth} >> a")
-    put(chain[1], "a", "changed")
-    assert [text_of(each, "a") for each in chain] == ["0", "changed", "01\n2\n", "01\n2\n3\n"]
 
 
 def test_fifty_forks_share_one_copy(parent: BackendSandbox) -> None:

@@ -282,17 +282,6 @@ def test_a_file_tool_beside_a_command_is_told_once(sandbox: BackendSandbox) -> N
     assert [each.path for each in theirs] == ["begun", "done"]
 
 
-def test_the_digest_follows_the_files(sandbox: BackendSandbox) -> None:
-    empty = sandbox.workspace_digest()
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "one"))
-    first = sandbox.workspace_digest()
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "two"))
-    second = sandbox.workspace_digest()
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "one"))
-    assert len({empty, first, second}) == 3
-    assert sandbox.workspace_digest() == first
-
-
 def test_a_digest_that_cannot_be_had_is_none(remote: Remote) -> None:
     remote.server.advance(601)
     assert remote.sandbox.workspace_digest() is None

@@ -196,15 +196,6 @@ def test_files_of_no_common_origin_have_no_base(backend: OpenSandboxBackend) -> 
     assert one.base_with(FakeBackend().lazy().freeze()) is None
 
 
-def test_neither_side_sees_what_the_other_does_later(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "shared")
-    with opened_copy(remote.sandbox) as copy:
-        printed(remote.sandbox, "echo source > a.txt; echo x > of_source")
-        assert printed(copy, "cat a.txt; ls") == "shareda.txt\n"
-        printed(copy, "rm a.txt")
-        assert read(remote.sandbox, "a.txt") == "source\n"
-
-
 def test_a_copy_says_what_it_began_with(sandbox: BackendSandbox) -> None:
     with opened_copy(sandbox) as copy:
         assert copy.describe().layer == "snapshot"
@@ -615,28 +606,6 @@ def test_forks_are_merged_line_by_line(session: Session) -> None:
     )
     assert merged.files.conflicts == ()
     assert session_output(ours, "cat a.txt b.txt") == "one\n2\n3\n4\nb\n"
-
-
-def test_conflicts_of_a_merge_are_values(session: Session) -> None:
-    ours = worked(session.fork(workspace="copy"), writing("a.txt", "ours\n"))
-    theirs = worked(session.fork(workspace="copy"), writing("a.txt", "theirs\n"))
-    merged = ours.merge(theirs, files="three-way")
-    assert session_output(merged, "cat a.txt") == "ours\n"
-    (conflict,) = merged.files.conflicts
-    assert (conflict.path, conflict.kind) == ("a.txt", "content")
-    assert conflict.base is not None
-    assert conflict.base.content.data == b"1\n2\n3\n4\n"
-
-
-@pytest.mark.parametrize(("files", "expected"), [("ours", "ours\n"), ("theirs", "theirs\n")])
-def test_one_side_of_a_merge_is_taken(session: Session, files: str, expected: str) -> None:
-    sides = [worked(session.fork(workspace="copy"), writing("a.txt", f"{each}\n"))
-             for each in ("ours", "theirs")]  # fmt: skip
-    choices = {
-        "ours": lambda: sides[0].merge(sides[1], files="ours"),
-        "theirs": lambda: sides[0].merge(sides[1], files="theirs"),
-    }
-    assert session_output(choices[files](), "cat a.txt") == expected
 
 
 def test_a_mounted_workspace_is_refused_in_the_callers_thread(
