@@ -50,13 +50,6 @@ def test_a_command_starts_in_the_workspace(sandbox: BackendSandbox, workspace: P
     assert run(sandbox, "pwd").stdout.decode().strip() == os.path.realpath(workspace)
 
 
-@pytest.mark.parametrize("cwd", ["..", "/etc", "link"])
-def test_a_cwd_outside_is_refused(sandbox: BackendSandbox, workspace: Path, cwd: str) -> None:
-    (workspace / "link").symlink_to("/etc")
-    result = failure(sandbox.dispatch(BackendToolCommandRun("pwd", cwd=cwd)))
-    assert result.kind == "path_outside_workspace"
-
-
 def test_a_missing_cwd_is_a_failure(sandbox: BackendSandbox) -> None:
     result = failure(sandbox.dispatch(BackendToolCommandRun("pwd", cwd="missing")))
     assert result.kind == "os_error"
@@ -89,15 +82,6 @@ def test_no_secret_of_this_process_reaches_a_command(
     assert b"PATH=" in said
 
 
-def test_no_secret_of_this_process_reaches_code(
-    sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MY_TOKEN", "canary")
-    result = sandbox.dispatch(BackendToolCodeRun("import os; print(dict(os.environ))"))
-    assert isinstance(result, CodeResult)
-    assert b"canary" not in result.stdout
-
-
 def test_variables_of_the_call_win_over_those_of_the_spec(workspace: Path) -> None:
     backend = LocalBackend()
     spec = BackendSandboxSpec(working_dir=str(workspace), env={"ONE": "spec", "TWO": "spec"})
@@ -110,11 +94,6 @@ def test_values_of_variables_are_not_shown(sandbox: BackendSandbox) -> None:
     secret = {"TOKEN": "canary"}
     shown = repr(BackendToolCommandRun("x", env=secret)) + repr(BackendSandboxSpec(env=secret))
     assert "canary" not in shown
-
-
-def test_input_is_empty_unless_given(sandbox: BackendSandbox) -> None:
-    assert run(sandbox, "cat").stdout == b""
-    assert run(sandbox, "cat", stdin=b"given").stdout == b"given"
 
 
 def test_large_input_and_output_do_not_block_each_other(sandbox: BackendSandbox) -> None:

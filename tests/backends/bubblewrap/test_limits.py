@@ -20,12 +20,11 @@ from rath.backend import (
     CodeResult,
     CommandResult,
     SandboxLimits,
-    ToolExecutionFailure,
 )
 from rath.backend.bubblewrap import BubblewrapBackend
-from tests.backends.bubblewrap.running import Open, failure, printed, run
+from tests.backends.bubblewrap.running import Open, printed, run
 from tests.support.command_witness import Witness
-from tests.support.waiting import at_a_deadline, wait_until
+from tests.support.waiting import wait_until
 
 SMALL = SandboxLimits(memory_bytes=256 << 20, processes=24)
 
@@ -153,21 +152,6 @@ def test_the_end_of_a_command_ends_all_of_it(sandbox: BackendSandbox, witness: W
     assert result.exit_code == 0
     witness.wait_begun()
     witness.wait_all_gone()
-
-
-def test_a_timeout_ends_all_of_it(sandbox: BackendSandbox, witness: Witness) -> None:
-    def run_until(deadline: float) -> ToolExecutionFailure:
-        call = BackendToolCommandRun(BEGIN + "sleep 60", timeout=deadline)
-        return failure(sandbox.dispatch(call))
-
-    assert at_a_deadline(run_until, lambda _: witness.has_begun()).kind == "timeout"
-    witness.wait_begun()
-    witness.wait_all_gone()
-
-
-def test_an_endless_loop_ends_at_its_deadline(sandbox: BackendSandbox) -> None:
-    call = BackendToolCodeRun("while True: pass", timeout=0.5)
-    assert failure(sandbox.dispatch(call)).kind == "timeout"
 
 
 def test_a_cancellation_ends_all_of_it(sandbox: BackendSandbox, witness: Witness) -> None:
