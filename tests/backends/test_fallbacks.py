@@ -49,6 +49,7 @@ from rath.backend.fallbacks import (
 from rath.backend.host.process import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES, Capture, finish
 from tests.support.api import MAX_STREAM_CHARS, ResultText, encode_result
 from tests.support.waiting import at_a_deadline
+from tests.support.workspaces import run
 
 
 @dataclass
@@ -209,12 +210,6 @@ def test_where_the_disk_is_full_the_result_comes_all_the_same(
     result = plain_sandbox.dispatch(BackendToolCommandRun("x"))
     assert isinstance(result, CommandResult)
     assert (len(result.stdout), result.stdout_full) == (30_000, None)
-
-
-def run(sandbox: BackendSandbox, cmd: str) -> CommandResult:
-    result = sandbox.dispatch(BackendToolCommandRun(cmd))
-    assert isinstance(result, CommandResult)
-    return result
 
 
 def read(

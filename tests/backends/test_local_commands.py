@@ -20,24 +20,12 @@ from rath.backend import (
     BackendToolCodeRun,
     BackendToolCommandRun,
     CodeResult,
-    CommandResult,
     ToolExecutionFailure,
 )
 from rath.backend.local import LocalBackend
 from tests.support.command_witness import Witness
 from tests.support.waiting import at_a_deadline
-
-
-def run(sandbox: BackendSandbox, cmd: str, **options: object) -> CommandResult:
-    result = sandbox.dispatch(BackendToolCommandRun(cmd, **options))  # type: ignore[arg-type]  # options of the payload
-    assert isinstance(result, CommandResult)
-    return result
-
-
-def failure(result: object) -> ToolExecutionFailure:
-    assert isinstance(result, ToolExecutionFailure)
-    return result
-
+from tests.support.workspaces import failure, run
 
 BEGIN = "exec 9>witness; echo begun >&9; "
 

@@ -23,16 +23,11 @@ from rath.backend import (
     FileEditResult,
     FileEntries,
     FileWriteResult,
-    ToolExecutionFailure,
 )
 from rath.backend.file_tools import MAX_READ_BYTES
 from rath.backend.host.files import run_host_tool
 from rath.backend.host.paths import Workspace
-
-
-def failure(result: object) -> ToolExecutionFailure:
-    assert isinstance(result, ToolExecutionFailure)
-    return result
+from tests.support.workspaces import failure
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))

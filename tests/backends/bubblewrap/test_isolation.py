@@ -23,7 +23,8 @@ from rath.backend import (
 )
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.bubblewrap.command import program_for
-from tests.backends.bubblewrap.running import Open, failure, printed, run
+from tests.backends.bubblewrap.running import Open, printed
+from tests.support.workspaces import failure, run
 
 needs_filter = pytest.mark.skipif(
     program_for(platform.machine()) is None, reason="no filter of system calls for this machine"

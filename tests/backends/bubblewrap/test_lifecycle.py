@@ -21,7 +21,8 @@ from rath.backend import (
 )
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.host.paths import new_name
-from tests.backends.bubblewrap.running import Open, failure, printed, run
+from tests.backends.bubblewrap.running import Open, printed
+from tests.support.workspaces import failure, run
 
 
 def test_a_workspace_of_its_own_is_made_and_removed(backend: BubblewrapBackend) -> None:

@@ -22,9 +22,10 @@ from rath.backend import (
     SandboxLimits,
 )
 from rath.backend.bubblewrap import BubblewrapBackend
-from tests.backends.bubblewrap.running import Open, printed, run
+from tests.backends.bubblewrap.running import Open, printed
 from tests.support.command_witness import Witness
 from tests.support.waiting import wait_until
+from tests.support.workspaces import run
 
 SMALL = SandboxLimits(memory_bytes=256 << 20, processes=24)
 
