@@ -60,7 +60,8 @@ class Codes:
                 "Error:Field validation for 'Code' failed on the 'required' tag"
             )
             raise RefusedError(400, "INVALID_REQUEST_BODY", text)
-        context = self._context((body.get("context") or {}).get("language", ""))
+        wanted: dict[str, str] = body.get("context") or {}
+        context = self._context(wanted.get("language", ""))
         tell = answering.send_frames
         tell(frame("init", text=context.id), frame("ping", text="pong"))
         if not context.busy.acquire(blocking=False):
