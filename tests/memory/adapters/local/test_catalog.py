@@ -26,7 +26,13 @@ from rath.memory import (
     MemoryOpWrite,
     MemoryStore,
 )
-from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild, shared_catalog
+from rath.memory.adapters.local.catalog import (
+    Catalog,
+    RebuildReport,
+    rebuild,
+    shared_catalog,
+    time_of,
+)
 from rath.memory.adapters.local.extraction import commit
 from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.index import INDEX_VERSION, IndexEntry, NoteIndex
@@ -35,7 +41,6 @@ from rath.memory.adapters.local.notes import write
 from rath.memory.adapters.local.pacing import DelayedWork
 from rath.memory.adapters.local.search import find
 from rath.memory.adapters.local.store import LocalStore
-from rath.memory.adapters.local.walk import time_of
 from tests.memory.adapters.local.conftest import Find
 from tests.support.memory_index import kept, rebuilt
 

@@ -26,9 +26,8 @@ from rath.memory import (
     MemoryWriteResult,
 )
 from rath.memory.adapters.local import LocalMemoryBackend, forgetting, notes
-from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild
+from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild, time_of
 from rath.memory.adapters.local.store import LocalStore
-from rath.memory.adapters.local.walk import time_of
 from rath.memory.driver import OperationFailed
 from rath.memory.notes import SESSION_ID
 from tests.support.forgetting import Clock, files_with, forget, found, listed, opened, read, write

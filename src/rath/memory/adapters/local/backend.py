@@ -107,7 +107,7 @@ class LocalMemoryBackend(MemoryBackend):
 
     async def aclose(self, native: LocalStore) -> None:
         if native.extraction is not None:
-            await native.extraction.jobs.aclose()
+            await native.extraction.aclose()
         if native.vectors is not None:
             await native.vectors.aclose()
         await runtime().call_in_worker(lambda: _close(native))

@@ -23,13 +23,12 @@ from rath._core.retention import empty_trash, move_to_trash, remove_tree
 from rath._core.sqlite import IndexMismatch
 from rath._core.usage_locks import claimed, is_old, is_used, use_file
 from rath.memory.adapters.local import layout
-from rath.memory.adapters.local.catalog import Catalog
+from rath.memory.adapters.local.catalog import Catalog, own_changes, update_all, update_files
 from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.metadata import metadata_path, read_metadata, write_metadata
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.transcripts import STAMP_FORMAT, archives
 from rath.memory.adapters.local.vectors import erase_unused
-from rath.memory.adapters.local.walk import counting_as_read, update_all, update_files
 from rath.memory.driver import InvalidUri
 from rath.memory.op_types import MemoryOpForget
 from rath.memory.persistence.paths import local_memory_root
@@ -216,7 +215,7 @@ def _change_notes(
 
         def change_batch(index: NoteIndex, batch: list[Place] = batch) -> None:
             directories = {directory for directory, _ in batch}
-            with index.writing(), counting_as_read(index, store.root, directories):
+            with index.writing(), own_changes(index, store.root, directories):
                 for place in batch:
                     change(index, place)
 
@@ -249,7 +248,7 @@ def _remove_one(
     path = store.root / target
     directory, _, name = target.rpartition("/")
     now = store.expiry.now()
-    with index.writing(), counting_as_read(index, store.root, [directory]):
+    with index.writing(), own_changes(index, store.root, [directory]):
         if not _is_directory(path):
             is_there = os.path.lexists(path) and not read_metadata(path).metadata.is_expired(now)
             if name.endswith(layout.NOTE_SUFFIX):

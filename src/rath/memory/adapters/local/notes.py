@@ -14,6 +14,7 @@ from rath._core.files import sync_directory
 from rath._core.text import valid_unicode
 from rath.memory import results
 from rath.memory.adapters.local import layout
+from rath.memory.adapters.local.catalog import update_files
 from rath.memory.adapters.local.files import (
     MAX_FILE_BYTES,
     Draft,
@@ -27,7 +28,6 @@ from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.metadata import read_metadata, replacing_text, write_metadata
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.terms import index_terms
-from rath.memory.adapters.local.walk import update_files
 from rath.memory.driver import InvalidUri, OperationFailed, decoded
 from rath.memory.notes import NO_METADATA, Metadata, places
 from rath.memory.op_types import MemoryOpList, MemoryOpRead, MemoryOpTree, MemoryOpWrite

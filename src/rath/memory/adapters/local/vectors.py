@@ -27,7 +27,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+
+import msgspec
 
 from rath._core.text import valid_unicode
 from rath.memory.adapters.local.files import Stamp
@@ -119,6 +121,11 @@ def digest_of(part: str) -> bytes:
     return hashlib.blake2b(part.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
+class _Sidecar(msgspec.Struct):
+    model: str
+    vector: Annotated[list[float], msgspec.Meta(min_length=1)]
+
+
 def sidecar_vector(note: Path, model: str) -> list[float] | None:
     """Return the vector of a whole note that OpenRath 1.3 left in `<leaf>.vec` beside it.
 
@@ -129,22 +136,10 @@ def sidecar_vector(note: Path, model: str) -> list[float] | None:
         status = path.stat()
         if status.st_mtime_ns < note.stat().st_mtime_ns or status.st_size > _MAX_SIDECAR_BYTES:
             return None
-        record: object = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        sidecar = msgspec.json.decode(path.read_bytes(), type=_Sidecar)
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError):
         return None
-    if not isinstance(record, Mapping):
-        return None
-    fields = cast("Mapping[str, Any]", record)
-    vector = fields.get("vector")
-    if fields.get("model") != model or not isinstance(vector, list) or not vector:
-        return None
-    numbers = cast("list[object]", vector)
-    if not all(type(number) in {int, float} for number in numbers):
-        return None
-    try:
-        return [float(cast("float", number)) for number in numbers]
-    except OverflowError:
-        return None
+    return sidecar.vector if sidecar.model == model else None
 
 
 class RecordFile:

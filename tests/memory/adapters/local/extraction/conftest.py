@@ -59,7 +59,7 @@ def resume(root: Path, chat: object) -> None:
     store = backend.open(MemoryStoreSpec(options={"path": str(root), "chat": chat}))
     assert backend.native is not None
     assert backend.native.extraction is not None
-    runtime().run(backend.native.extraction.jobs.await_all, label="a test")
+    runtime().run(backend.native.extraction.await_all, label="a test")
     backend.close(store)
 
 
