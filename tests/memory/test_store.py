@@ -16,7 +16,6 @@ from rath.memory import (
     MemoryFindResult,
     MemoryOp,
     MemoryOpFind,
-    MemoryOpWrite,
     MemoryResult,
     MemoryStore,
     MemoryStoreClosed,
@@ -91,30 +90,11 @@ class Counting(FakeMemory):
         return super().dispatch(store, op)
 
 
-def test_a_store_starts_without_holders() -> None:
-    backend = FakeMemory()
-    store = backend.open()
-    assert (store.refcount, store.closed, bool(store.handle)) == (0, False, True)
-    assert backend.store_count() == 1
-    backend.close(store)
-    assert backend.store_count() == 0
-
-
 def test_the_operation_may_be_given_by_name() -> None:
     backend = FakeMemory()
     with backend.open(spec=None) as store:
         assert store.dispatch(op=FIND) == MemoryFindResult(())
         assert backend.dispatch(store=store, op=FIND) == MemoryFindResult(())
-
-
-def test_the_last_holder_closes_the_store() -> None:
-    store = FakeMemory().open()
-    with store as same:
-        assert same is store
-        with store:
-            assert store.refcount == 2
-        assert not store.closed
-    assert store.closed
 
 
 def test_a_closed_store_refuses_everything_by_its_own_error() -> None:
@@ -136,15 +116,6 @@ def test_a_backend_answers_for_a_closed_store_with_a_failure() -> None:
     result = backend.dispatch(store, FIND)
     assert isinstance(result, MemoryExecutionFailure)
     assert result.kind == "store_closed"
-
-
-def test_a_lazy_store_opens_with_its_first_operation() -> None:
-    backend = FakeMemory()
-    store = backend.lazy()
-    assert (store.handle, backend.store_count()) == ("", 0)
-    assert backend.dispatch(store, FIND) == MemoryFindResult(())
-    assert (bool(store.handle), backend.store_count()) == (True, 1)
-    backend.close(store)
 
 
 def test_a_store_built_by_hand_needs_a_backend_that_attaches() -> None:
@@ -272,15 +243,3 @@ def test_a_backend_without_hooks_and_methods_says_so() -> None:
 
     with pytest.raises(NotImplementedError, match="Empty implements no aopen"):
         Empty().open()
-
-
-def test_a_scripted_memory_keeps_what_it_was_asked() -> None:
-    def answer(op: MemoryOp) -> MemoryResult | None:
-        failing = MemoryExecutionFailure("transport", "gone")
-        return failing if isinstance(op, MemoryOpWrite) else None
-
-    backend = FakeMemory(answer=answer)
-    with backend.open() as store:
-        assert isinstance(store.dispatch(MemoryOpWrite("u", "c")), MemoryExecutionFailure)
-        assert store.dispatch(FIND) == MemoryFindResult(())
-    assert backend.ops_of(MemoryOpFind) == [FIND]

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import pickle
-import subprocess
-import sys
 from dataclasses import FrozenInstanceError, fields
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from rath import memory
 from rath.memory import (
     MemoryBackendNotFound,
     MemoryConflict,
@@ -30,7 +24,6 @@ from rath.memory import (
     MemoryStoreClosed,
     UnsupportedMemoryOp,
 )
-from rath.memory.results import FailureKind
 
 OPS = [
     MemoryOpWrite("memory://user/a", "x", metadata={"k": "v"}),
@@ -63,11 +56,6 @@ def test_documented_defaults_of_operations() -> None:
     assert MemoryOpCommit("s", ()) == MemoryOpCommit("s", (), (), False, None)
 
 
-@pytest.mark.parametrize("kind", get_args(FailureKind))
-def test_known_kinds_of_failure(kind: FailureKind) -> None:
-    assert MemoryExecutionFailure(kind, "why").kind == kind
-
-
 def test_an_unknown_kind_of_failure_is_refused() -> None:
     with pytest.raises(ValueError, match="'bad_luck' is no kind of failure"):
         MemoryExecutionFailure("bad_luck", "why")  # type: ignore[arg-type]  # on purpose
@@ -87,33 +75,3 @@ def test_an_unknown_kind_of_failure_is_refused() -> None:
 def test_errors_survive_pickling_with_their_attributes(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", ".abc", ".capabilities", ".errors", ".op_types", ".results", ".uri", ".notes",
-     ".persistence", ".persistence.paths", ".adapters.local"],
-)  # fmt: skip
-def test_all_names_what_is_there(name: str) -> None:
-    module = importlib.import_module(f"rath.memory{name}")
-    assert [each for each in module.__all__ if not hasattr(module, each)] == []
-
-
-def test_the_plane_is_imported_without_its_sibling(tmp_path: Path) -> None:
-    code = (
-        "import rath.memory, sys; print([m for m in sys.modules if m.startswith('rath.backend')])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(memory.__file__).parents[2])},
-    )
-    assert done.stdout.strip() == "[]"
-
-
-def test_the_documented_names_and_those_of_forgetting_are_exported() -> None:
-    assert {"MemoryForgetResult", "MemoryOpForget", "MemorySource"} < set(memory.__all__)
-    assert len(memory.__all__) == 37 + 3

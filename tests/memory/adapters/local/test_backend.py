@@ -9,16 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from rath.errors import MemoryBackendError, UnsupportedMemoryOp
+from rath.errors import MemoryBackendError
 from rath.memory import (
-    MemoryOp,
-    MemoryOpRead,
     MemoryOpTree,
     MemoryOpWrite,
-    MemoryReadResult,
     MemoryStore,
     MemoryStoreSpec,
-    ScopeModel,
 )
 from rath.memory.adapters.local import META_SCHEMA_VERSION, LocalMemoryBackend
 from rath.memory.adapters.local.layout import project_root, store_id
@@ -150,38 +146,12 @@ def test_the_home_of_the_user_is_no_project(
     assert project_root(below) == below.resolve()
 
 
-def test_the_next_run_recalls_what_this_one_learned(project: Path) -> None:
-    with LocalMemoryBackend().open() as store:
-        store.dispatch(MemoryOpWrite("memory://user/a", "tea"))
-    again = LocalMemoryBackend()
-    store = again.open()
-    assert store.dispatch(MemoryOpRead("memory://user/a")) == MemoryReadResult(
-        "memory://user/a", "tea", "detail"
-    )
-    again.close(store)
-
-
 def test_a_store_is_attached_to_by_its_directory(tmp_path: Path) -> None:
     backend = LocalMemoryBackend()
     store = MemoryStore(backend, str(tmp_path))
     backend.dispatch(store, MemoryOpWrite("memory://user/a", "tea"))
     assert (tmp_path / "user/a.md").read_text() == "tea"
     backend.close(store)
-
-
-def test_capabilities_say_what_works_now() -> None:
-    offers = LocalMemoryBackend.capabilities()
-    assert (offers.supports_vector_search, offers.supports_l0_l1_l2) == (True, False)
-    assert offers.scope_model is ScopeModel.HYBRID
-    assert offers.supports_resource_ingest
-
-
-def test_an_unknown_operation_raises(store: MemoryStore) -> None:
-    class Unknown(MemoryOp):
-        pass
-
-    with pytest.raises(UnsupportedMemoryOp, match="'local' does not support Unknown"):
-        store.dispatch(Unknown())
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import os
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rath.memory import (
-    MemoryExecutionFailure,
     MemoryFindResult,
     MemoryListResult,
-    MemoryOp,
     MemoryOpFind,
     MemoryOpList,
     MemoryOpRead,
@@ -27,35 +24,16 @@ from rath.memory import (
     MemoryOpWrite,
     MemoryReadResult,
     MemoryStore,
-    MemoryStoreSpec,
     MemoryWriteResult,
 )
-from rath.memory.adapters.local import LocalMemoryBackend
 from rath.memory.adapters.local.catalog import SMALL_STORE, rebuild
 from rath.memory.adapters.local.layout import INDEX_NAME
 from tests.memory.adapters.local.conftest import Find
+from tests.support.memories import failed, opened
 from tests.support.memory_index import kept, rebuilt
 
 GIGABYTE = 1 << 30
 BAD = "memory://user/bad"
-
-
-@contextmanager
-def opened(root: Path) -> Generator[MemoryStore]:
-    """An open store in a directory."""
-    backend = LocalMemoryBackend()
-    store = backend.open(MemoryStoreSpec(options={"path": str(root)}))
-    try:
-        yield store
-    finally:
-        backend.close(store)
-
-
-def kind_of_failure(store: MemoryStore, op: MemoryOp) -> str:
-    """The kind of failure that an operation gives."""
-    result = store.dispatch(op)
-    assert isinstance(result, MemoryExecutionFailure), result
-    return result.kind
 
 
 def assert_others_are_there(store: MemoryStore) -> None:
@@ -205,10 +183,10 @@ def test_what_is_no_note_is_neither_read_nor_waited_for(
 ) -> None:
     (root / "user").mkdir()
     make(root / "user")
-    assert kind_of_failure(store, MemoryOpRead(BAD)) == reading
+    assert failed(store, MemoryOpRead(BAD)) == reading
     op = MemoryOpWrite(BAD, "milk")
     if writing is not None:
-        assert kind_of_failure(store, op) == writing
+        assert failed(store, op) == writing
     else:
         assert isinstance(store.dispatch(op), MemoryWriteResult)
         assert (root / "user/bad.md").read_text() == "milk"
@@ -216,8 +194,8 @@ def test_what_is_no_note_is_neither_read_nor_waited_for(
 
 def test_a_name_that_is_too_long_names_no_place(store: MemoryStore) -> None:
     uri = "memory://user/" + "n" * 300
-    assert kind_of_failure(store, MemoryOpWrite(uri, "tea")) == "invalid_uri"
-    assert kind_of_failure(store, MemoryOpRead(uri)) == "not_found"
+    assert failed(store, MemoryOpWrite(uri, "tea")) == "invalid_uri"
+    assert failed(store, MemoryOpRead(uri)) == "not_found"
 
 
 def test_a_directory_that_became_a_link_out_of_the_store_is_forgotten(

@@ -15,12 +15,7 @@ from rath.memory import (
     MemoryCommitResult,
     MemoryExecutionFailure,
     MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpList,
     MemoryOpRead,
-    MemoryOpSearch,
-    MemoryOpTree,
-    MemoryOpWrite,
     MemoryReadResult,
     MemoryStore,
 )
@@ -73,25 +68,6 @@ def test_an_archive_is_read_by_its_address(store: MemoryStore, find: Find) -> No
     assert isinstance(above, MemoryExecutionFailure)
 
 
-@pytest.mark.parametrize("scheme", ["memory", "viking"])
-def test_a_directory_may_end_with_a_slash(store: MemoryStore, scheme: str) -> None:
-    store.dispatch(MemoryOpWrite("memory://user/tea/green", "green tea"))
-    plain, slashed = (
-        [
-            store.dispatch(op)
-            for op in (
-                MemoryOpFind("tea", target_uri=uri),
-                MemoryOpSearch("tea", target_uri=uri),
-                MemoryOpList(uri),
-                MemoryOpTree(uri),
-            )
-        ]
-        for uri in (f"{scheme}://user/tea", f"{scheme}://user/tea/")
-    )
-    assert slashed == plain
-    assert not any(isinstance(each, MemoryExecutionFailure) for each in plain)
-
-
 def test_objects_become_role_content_and_parts(store: MemoryStore, root: Path) -> None:
     result = commit(store, "s", Message("user", "hi"))
     assert archived(root, result) == [{"role": "user", "content": "hi"}]
@@ -142,13 +118,6 @@ def test_a_run_whose_commit_was_cut_off_is_committed(store: MemoryStore, root: P
     assert archived(root, again) == list(SAID)
 
 
-def test_how_many_notes_were_made_is_known_when_it_is_waited_for(store: MemoryStore) -> None:
-    result = store.dispatch(MemoryOpCommit("s", SAID, wait=True))
-    assert isinstance(result, MemoryCommitResult)
-    assert (result.task_id, result.extracted_count) == (None, 0)
-    assert commit(store, "s", *SAID).extracted_count == -1
-
-
 @pytest.mark.parametrize("session", ["", "a/b", "..", ".", "a\0"])
 def test_a_session_has_one_plain_name(store: MemoryStore, session: str) -> None:
     result = store.dispatch(MemoryOpCommit(session, SAID))
@@ -169,11 +138,6 @@ def test_rows_that_are_no_numbers_are_refused(store: MemoryStore, root: Path) ->
     assert isinstance(result, MemoryExecutionFailure)
     assert result.kind == "unsupported"
     assert not (root / "session").exists()
-
-
-def test_a_transcript_can_be_found_at_once(store: MemoryStore, find: Find) -> None:
-    uri = commit(store, "s", *SAID).archived_uri
-    assert find("hello") == [f"{uri}/messages.json"]
 
 
 def test_an_empty_transcript_is_archived(store: MemoryStore, root: Path) -> None:

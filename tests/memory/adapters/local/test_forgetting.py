@@ -30,7 +30,7 @@ from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild, 
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.driver import OperationFailed
 from rath.memory.notes import SESSION_ID
-from tests.support.forgetting import Clock, files_with, forget, found, listed, opened, read, write
+from tests.support.memories import Clock, files_with, forget, found, listed, opened, read, write
 
 A = "memory://user/memories/facts/a"
 
@@ -69,24 +69,6 @@ def test_a_note_goes_with_all_that_stands_beside_it(store: MemoryStore, root: Pa
     assert read(store, A) is None
     assert list((root / "user/memories/facts").iterdir()) == []
     assert files_with(root, "zebra") == []
-
-
-def test_what_is_not_there_cannot_be_forgotten(store: MemoryStore) -> None:
-    write(store, A, "x")
-    assert forget(store, "memory://user/memories/facts/b") == "not_found"
-    assert forget(store, "memory://user/memories/facts/b", recursive=True) == "not_found"
-    assert forget(store, f"{A}/below") == "not_found"
-    assert read(store, A) is not None
-
-
-def test_a_directory_asks_for_recursive(store: MemoryStore) -> None:
-    write(store, A, "x")
-    result = store.dispatch(MemoryOpForget("memory://user/memories"))
-    assert isinstance(result, MemoryExecutionFailure)
-    assert result.kind == "unsupported"
-    assert "recursive=True" in result.message
-    assert forget(store, "memory://user/memories", recursive=True) == (A,)
-    assert listed(store) == []
 
 
 def test_a_name_of_a_note_and_of_a_directory_means_the_note_first(store: MemoryStore) -> None:
@@ -197,25 +179,6 @@ def test_all_from_a_session_is_erased(store: MemoryStore, root: Path) -> None:
     assert not (root / "session/s").exists()
     assert files_with(root, "zebra") + files_with(root, "giraffe") == []
     assert forget(store, session="s") == ()
-
-
-def test_a_note_with_another_source_only_loses_one(store: MemoryStore) -> None:
-    for session, rows in (("s", (1,)), ("t", (5, 2)), ("t", (7,))):
-        write(store, A, "x", session=session, rows=rows)
-    forget(store, session="s")
-    note = read(store, A)
-    assert note is not None
-    assert [(each.session_id, each.rows) for each in note.sources] == [("t", (2, 5, 7))]
-    assert forget(store, session="t") == (A,)
-
-
-def test_what_was_also_remembered_by_itself_outlives_its_sessions(store: MemoryStore) -> None:
-    write(store, A, "x")
-    write(store, A, "x", session="s")
-    assert forget(store, session="s") == ()
-    note = read(store, A)
-    assert note is not None
-    assert note.sources == ()
 
 
 @pytest.mark.parametrize("session", ["", "a/b", "..", "."])

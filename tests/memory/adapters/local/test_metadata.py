@@ -31,7 +31,7 @@ from rath.memory.adapters.local.metadata import (
 )
 from rath.memory.adapters.local.store import Expiry, LocalStore
 from rath.memory.notes import EXPIRES_AT, MODEL, NO_METADATA, ROWS, SESSION_ID, Metadata, note_op
-from tests.support.forgetting import Clock, forget, found, listed, opened, read, write
+from tests.support.memories import Clock, forget, found, listed, opened, read, write
 
 NOW = 1_000_000.0
 
@@ -94,12 +94,6 @@ def test_a_note_goes_with_its_last_session_unless_it_was_remembered(
         assert left is None or not left.comes_from(session)
     if value.sources:
         assert left == (Metadata(value.expires_at) if value.is_remembered else None)
-
-
-def test_who_told_first_is_kept() -> None:
-    old = Metadata(None, (MemorySource("s", (1,), None, 5.0),))
-    new = Metadata(None, (MemorySource("s", (0,), "m", 9.0),))
-    assert old.union(new).sources == (MemorySource("s", (0, 1), "m", 5.0),)
 
 
 def test_metadata_tell_the_end_and_the_source() -> None:
@@ -247,38 +241,6 @@ def test_a_note_tells_where_it_comes_from(store: MemoryStore, clock: Clock) -> N
     assert (source.session_id, source.rows) == ("s", (1, 3))
     assert source.learned_at == clock.now.timestamp()
     assert note.expires_at == clock.now.timestamp() + 9
-
-
-def test_the_later_end_counts_and_none_is_for_ever(store: MemoryStore, clock: Clock) -> None:
-    for seconds in (9, 5, 7):
-        write(store, A, "x", until=clock.after(seconds))
-    note = read(store, A)
-    assert note is not None
-    assert note.expires_at == clock.now.timestamp() + 9
-    write(store, A, "x")
-    write(store, A, "x", until=clock.after(3))
-    note = read(store, A)
-    assert note is not None
-    assert note.expires_at is None
-
-
-def test_another_text_has_nothing_of_the_old(store: MemoryStore, root: Path, clock: Clock) -> None:
-    write(store, A, "x", until=clock.after(9), session="s")
-    write(store, A, "y")
-    assert not beside(root).exists()
-    assert forget(store, session="s") == ()
-    clock.turn(10)
-    assert read(store, A) is not None
-
-
-def test_a_write_over_an_expired_note_begins_anew(store: MemoryStore, clock: Clock) -> None:
-    write(store, A, "x", until=clock.after(1), session="s")
-    clock.turn(1)
-    write(store, A, "x", until=clock.after(5))
-    note = read(store, A)
-    assert note is not None
-    assert note.sources == ()
-    assert found(store, "x") == [A]
 
 
 def test_the_place_of_an_expired_note_is_free(store: MemoryStore, clock: Clock) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from rath.memory import (
-    MemoryExecutionFailure,
-    MemoryOp,
     MemoryOpRead,
     MemoryOpResource,
     MemoryReadResult,
@@ -20,6 +18,7 @@ from rath.memory import (
     MemoryWriteResult,
 )
 from tests.memory.adapters.local.conftest import Find
+from tests.support.memories import failed
 
 BODY = b"# Guide\nHerons wait.\n"
 NAME = sha256(BODY).hexdigest()[:16]
@@ -74,13 +73,6 @@ def guide(tmp_path: Path) -> Path:
     path = tmp_path / "gui de.md"
     path.write_bytes(BODY)
     return path
-
-
-def failed(store: MemoryStore, op: MemoryOp) -> str:
-    """The kind of failure that an operation gives."""
-    result = store.dispatch(op)
-    assert isinstance(result, MemoryExecutionFailure), result
-    return result.kind
 
 
 def test_a_file_is_kept_with_what_is_known_of_it(

@@ -28,8 +28,8 @@ from rath.memory.adapters.local.forgetting import (
 from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import FORGOTTEN_NAME, INDEX_NAME
 from rath.memory.adapters.local.store import SWEEP_SECONDS, Expiry, LocalStore
-from tests.support import forgetting as support
-from tests.support.forgetting import Clock, files_with, found, listed, opened, read, write
+from tests.support import memories as support
+from tests.support.memories import Clock, files_with, found, listed, opened, read, write
 
 A = "memory://user/a"
 
@@ -50,14 +50,6 @@ def store(root: Path) -> Iterator[LocalStore]:
     catalog = Catalog(root, busy_seconds=0.01)
     yield LocalStore(root, catalog)
     catalog.close()
-
-
-def test_words_that_another_note_has_stay(store: LocalStore) -> None:
-    for name, text in (("a", "zebra giraffe"), ("b", "giraffe")):
-        notes.write(store, MemoryOpWrite(f"memory://user/{name}", text))
-    forget(store, MemoryOpForget(A))
-    assert support.files_with(store.root, "zebra") == []
-    assert "user/b.md" in support.files_with(store.root, "giraffe")
 
 
 def test_an_older_text_of_a_note_goes_too(store: LocalStore) -> None:
@@ -224,16 +216,6 @@ def test_a_note_is_seen_until_its_end_and_not_at_it(expiring: MemoryStore, clock
     assert seen(expiring, A) == {True}
     clock.turn(0.001)
     assert seen(expiring, A) == {False}
-
-
-def test_a_clock_that_jumps_back_shows_a_note_that_was_not_removed(
-    expiring: MemoryStore, clock: Clock
-) -> None:
-    write(expiring, A, "zebra", until=clock.after(10))
-    clock.turn(20)
-    assert seen(expiring, A) == {False}
-    clock.turn(-15)
-    assert seen(expiring, A) == {True}
 
 
 def test_expired_notes_take_no_places_from_others(expiring: MemoryStore, clock: Clock) -> None:

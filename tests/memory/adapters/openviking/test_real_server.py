@@ -16,7 +16,6 @@ from rath.memory import (
     MemoryForgetResult,
     MemoryListResult,
     MemoryOpCommit,
-    MemoryOpFind,
     MemoryOpForget,
     MemoryOpList,
     MemoryOpRead,
@@ -25,13 +24,13 @@ from rath.memory import (
     MemoryOpTree,
     MemoryOpWrite,
     MemoryReadResult,
-    MemoryResult,
     MemoryStore,
     MemoryStoreSpec,
     MemoryWriteResult,
     get,
 )
 from rath.memory.notes import EXPIRES_AT, note_op
+from tests.support.memories import failed, found, text_at
 from tests.support.openviking_models import LEARNED
 from tests.support.openviking_service import Service
 from tests.support.waiting import at_a_deadline
@@ -46,29 +45,6 @@ def store(openviking: Service) -> Iterator[MemoryStore]:
     opened = backend.open(openviking.spec())
     yield opened
     backend.close(opened)
-
-
-def found(store: MemoryStore, query: str, target: str | None = None) -> list[str]:
-    result = store.dispatch(MemoryOpFind(query, target))
-    assert isinstance(result, MemoryFindResult)
-    return [hit.uri for hit in result.hits]
-
-
-def content(store: MemoryStore, uri: str) -> str | bytes:
-    result = store.dispatch(MemoryOpRead(uri))
-    assert isinstance(result, MemoryReadResult), result
-    return result.data
-
-
-def kind_of(result: MemoryResult) -> str:
-    assert isinstance(result, MemoryExecutionFailure), result
-    return result.kind
-
-
-def test_a_write_to_a_new_uri_creates(store: MemoryStore) -> None:
-    uri = "memory://user/memories/places/new"
-    assert store.dispatch(MemoryOpWrite(uri, "A heron.\n")) == MemoryWriteResult(uri, 9)
-    assert content(store, uri) == "A heron.\n"
 
 
 def test_a_waited_write_is_found_at_once(store: MemoryStore) -> None:
@@ -92,7 +68,7 @@ def test_a_memory_is_read_to_the_letter(store: MemoryStore) -> None:
     assert isinstance(read, MemoryReadResult)
     assert read.data == text.encode()
     store.dispatch(MemoryOpWrite(uri, text[1:]))
-    assert content(store, uri) == text[1:]
+    assert text_at(store, uri) == text[1:]
 
 
 def test_names_that_the_server_would_change_stay_apart(store: MemoryStore) -> None:
@@ -103,7 +79,7 @@ def test_names_that_the_server_would_change_stay_apart(store: MemoryStore) -> No
     assert isinstance(listed, MemoryListResult)
     assert sorted(entry.name for entry in listed.entries) == sorted(names)
     for name in names:
-        assert content(store, f"memory://user/memories/odd/{name}") == name
+        assert text_at(store, f"memory://user/memories/odd/{name}") == name
 
 
 def test_the_whole_store_can_be_listed(store: MemoryStore) -> None:
@@ -126,7 +102,7 @@ def test_remembering_twice_keeps_one_note(store: MemoryStore) -> None:
 def test_a_note_that_expires_is_refused(store: MemoryStore) -> None:
     op = note_op("Herons wait.", ttl=60)
     assert EXPIRES_AT in (op.metadata or {})
-    assert kind_of(store.dispatch(op)) == "unsupported"
+    assert failed(store, op) == "unsupported"
 
 
 def test_a_file_is_taken_in_and_found(store: MemoryStore, tmp_path: Path) -> None:
@@ -138,7 +114,9 @@ def test_a_file_is_taken_in_and_found(store: MemoryStore, tmp_path: Path) -> Non
     assert isinstance(first, MemoryWriteResult)
     assert again == first
     assert first.uri.startswith("memory://user/resources/field_notes-")
-    assert any(uri.startswith(first.uri) for uri in found(store, "kingfisher minnows", target))
+    assert any(
+        uri.startswith(first.uri) for uri in found(store, "kingfisher minnows", target_uri=target)
+    )
 
 
 def test_two_files_of_one_name_are_both_kept(store: MemoryStore, tmp_path: Path) -> None:
@@ -163,7 +141,7 @@ def test_a_directory_is_read_in_short(store: MemoryStore, tmp_path: Path) -> Non
     assert isinstance(short, MemoryReadResult)
     assert short.level == "abstract"
     assert short.data
-    assert kind_of(store.dispatch(MemoryOpRead(taken.uri))) == "not_found"
+    assert failed(store, MemoryOpRead(taken.uri)) == "not_found"
 
 
 def test_what_a_waited_commit_learned_is_found_and_forgotten_with_its_session(
@@ -179,14 +157,14 @@ def test_what_a_waited_commit_learned_is_found_and_forgotten_with_its_session(
     assert isinstance(done, MemoryCommitResult)
     assert done.extracted_count == 1
     assert done.archived_uri == "memory://session/run-1/history/archive_001"
-    assert "I like green tea" in str(content(store, done.archived_uri))
+    assert "I like green tea" in str(text_at(store, done.archived_uri))
     learned = [uri for uri in found(store, "green tea") if uri.endswith("/tea")]
     assert len(learned) == 1
-    assert content(store, learned[0]) == LEARNED
+    assert text_at(store, learned[0]) == LEARNED
     forgotten = store.dispatch(MemoryOpForget(session_id="run-1"))
     assert forgotten == MemoryForgetResult(tuple(sorted((*learned, "memory://session/run-1"))))
     assert learned[0] not in found(store, "green tea")
-    assert kind_of(store.dispatch(MemoryOpRead(learned[0]))) == "not_found"
+    assert failed(store, MemoryOpRead(learned[0])) == "not_found"
     assert isinstance(store.dispatch(MemoryOpRead(used)), MemoryReadResult)
 
 
@@ -212,7 +190,7 @@ def test_users_do_not_see_each_other(openviking: Service, store: MemoryStore) ->
     backend = get("openviking")
     other = backend.open(openviking.spec())
     try:
-        assert kind_of(other.dispatch(MemoryOpRead(uri))) == "not_found"
+        assert failed(other, MemoryOpRead(uri)) == "not_found"
         assert uri not in found(other, "heron pond")
     finally:
         backend.close(other)

@@ -22,9 +22,7 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.memory import (
     MemoryExecutionFailure,
-    MemoryFindResult,
     MemoryOpCommit,
-    MemoryOpFind,
     MemoryOpForget,
     MemoryOpRead,
     MemoryOpWrite,
@@ -51,6 +49,7 @@ from tests.memory.adapters.local.extraction.conftest import (
     refused,
     resume,
 )
+from tests.support.memories import found
 
 LONG = tuple({"role": "user", "content": f"{number} " + "x" * 8000} for number in range(6))
 
@@ -59,13 +58,6 @@ LONG = tuple({"role": "user", "content": f"{number} " + "x" * 8000} for number i
 def root(tmp_path: Path) -> Path:
     """Directory of the store."""
     return tmp_path.resolve() / "store"
-
-
-def found(store: MemoryStore, query: str) -> list[str]:
-    """What a query finds."""
-    result = store.dispatch(MemoryOpFind(query))
-    assert isinstance(result, MemoryFindResult)
-    return [hit.uri for hit in result.hits]
 
 
 def read(store: MemoryStore, uri: str) -> MemoryReadResult:

@@ -351,17 +351,6 @@ def test_a_flipped_bit_is_noticed(file: RecordFile) -> None:
     assert [slot for slot, _ in file.iter_records()] == [1]
 
 
-def test_erased_records_are_zeros(path: Path, file: RecordFile) -> None:
-    file.write(0, [record(1), record(2), record(3)])
-    room = file.capacity()
-    file.erase([0], n_rows=2)
-    assert [slot for slot, _ in file.iter_records()] == [1]
-    data = path.read_bytes()
-    assert data[64:88] == bytes(24)
-    assert not any(data[64 + 48 :])
-    assert file.capacity() == room
-
-
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"rathvec1" + bytes(56)])
 def test_another_file_is_not_opened(path: Path, content: bytes) -> None:
     path.write_bytes(content)
@@ -406,10 +395,6 @@ def test_parts_hold_the_beginning_in_order(given_texts: list[str]) -> None:
     assert len(joined) == len(whole) or len(joined) > MAX_PARTS * PART_CHARS // 4
 
 
-def test_a_short_note_is_one_part() -> None:
-    assert parts_of([" Tea.\n\nNo coffee.\n"]) == ["Tea.\n\nNo coffee."]
-
-
 def test_what_was_said_in_a_row_stands_together() -> None:
     assert parts_of(["Tea?", "Yes.", "x" * 999]) == ["Tea?\nYes.", "x" * 999]
 
@@ -418,10 +403,6 @@ def test_a_long_text_is_cut_between_words() -> None:
     parts = parts_of([" ".join(["word"] * 500)])
     assert len(parts) == 3
     assert set(" ".join(parts).split()) == {"word"}
-
-
-def test_a_text_without_blanks_is_cut_anywhere() -> None:
-    assert [len(part) for part in parts_of(["茶" * 1500])] == [1000, 500]
 
 
 def test_a_lone_surrogate_has_a_digest() -> None:
@@ -467,7 +448,3 @@ def test_one_that_is_older_than_the_note_is_not(tmp_path: Path) -> None:
 )
 def test_what_is_no_sidecar_is_left(tmp_path: Path, content: str) -> None:
     assert sidecar_vector(lay(tmp_path, content), "m") is None
-
-
-def test_there_may_be_none(tmp_path: Path) -> None:
-    assert sidecar_vector(tmp_path / "tea.md", "m") is None

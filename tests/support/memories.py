@@ -1,4 +1,4 @@
-"""A clock to turn, and what is left in the files of a store."""
+"""Local memory stores in tests: a clock to turn, operations in few words, what is left in files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from rath.memory import (
     MemoryExecutionFailure,
     MemoryFindResult,
     MemoryForgetResult,
+    MemoryHit,
     MemoryListResult,
+    MemoryOp,
     MemoryOpFind,
     MemoryOpForget,
     MemoryOpRead,
@@ -47,14 +50,21 @@ class Clock:
 
 
 @contextmanager
-def opened(root: Path, clock: Clock) -> Generator[MemoryStore]:
-    """A store on a clock of its own."""
-    backend = LocalMemoryBackend(clock=clock)
-    store = backend.open(MemoryStoreSpec(options={"path": str(root)}))
+def opened(root: Path, clock: Clock | None = None, **options: object) -> Generator[MemoryStore]:
+    """A store, which is closed in the end; on a clock of its own where one is given."""
+    backend = LocalMemoryBackend() if clock is None else LocalMemoryBackend(clock=clock)
+    store = backend.open(MemoryStoreSpec(options={"path": str(root), **options}))
     try:
         yield store
     finally:
         backend.close(store)
+
+
+def failed(store: MemoryStore, op: MemoryOp) -> str:
+    """The kind of failure that an operation gives."""
+    result = store.dispatch(op)
+    assert isinstance(result, MemoryExecutionFailure), result
+    return result.kind
 
 
 def write(
@@ -102,11 +112,23 @@ def read(store: MemoryStore, uri: str) -> MemoryReadResult | None:
     return None
 
 
-def found(store: MemoryStore, query: str) -> list[str]:
-    """The URIs that a query finds."""
-    result = store.dispatch(MemoryOpFind(query, top_k=50))
+def text_at(store: MemoryStore, uri: str) -> str | bytes:
+    """The text of a note, which must be there."""
+    result = read(store, uri)
+    assert result is not None, uri
+    return result.data
+
+
+def hits(store: MemoryStore, query: str, **fields: Any) -> tuple[MemoryHit, ...]:
+    """What a query finds."""
+    result = store.dispatch(MemoryOpFind(query, **fields))
     assert isinstance(result, MemoryFindResult), result
-    return [hit.uri for hit in result.hits]
+    return result.hits
+
+
+def found(store: MemoryStore, query: str, top_k: int = 50, **fields: Any) -> list[str]:
+    """The URIs that a query finds."""
+    return [hit.uri for hit in hits(store, query, top_k=top_k, **fields)]
 
 
 def listed(store: MemoryStore, uri: str = "memory://user") -> list[str]:
