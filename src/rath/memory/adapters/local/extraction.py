@@ -38,9 +38,9 @@ from rath.memory.adapters.local.transcripts import (
     Archive,
     ExtractionPhase,
     ExtractionRecord,
-    TranscriptClaim,
     Utterance,
     archive_transcript,
+    claim_transcript,
     pending_archives,
 )
 from rath.memory.driver import InvalidUri
@@ -510,10 +510,10 @@ async def learn(
     """
     in_worker = runtime().call_in_worker
     try:
-        claim = await in_worker(
-            partial(TranscriptClaim.take, store.root, archive, patience=patience)
+        give_back = await in_worker(
+            partial(claim_transcript, store.root, archive, patience=patience)
         )
-        if claim is None:
+        if give_back is None:
             # The record says how far somebody else has come, or had before.
             record = await in_worker(partial(archive.record, store.root))
             is_open = record is not None and record.phase == "pending"
@@ -524,7 +524,7 @@ async def learn(
                 return before
             return await _ReadAttempt(store, extraction, archive, before).run()
         finally:
-            claim.end()
+            give_back()
     except (OSError, sqlite3.Error) as exc:
         # Where nothing can be noted, the transcript stays pending; others may fare better.
         return ExtractionRecord("failed", 0, error=_text_of(exc))

@@ -6,9 +6,9 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rath._core.files import sync_directory
 from rath._core.text import valid_unicode
@@ -68,16 +68,14 @@ def write(
     uri = last = candidates[-1]
     for uri in candidates:
         path = layout.locate(store.root, layout.note_path(layout.relative_path(uri)))
-        put = _NotePut(store, path, data, metadata, may_replace=uri == last, only_if=only_if)
-        if put.run(wait=op.wait):
+        if _NotePut(store, path, data, metadata, uri == last, only_if).run(wait=op.wait):
             break
     if store.expiry.is_due():
         sweep(store)
     return results.MemoryWriteResult(uri, len(data))
 
 
-@dataclass(frozen=True, slots=True)
-class _NotePut:
+class _NotePut(NamedTuple):
     """A note on its way to its place: whole or not at all, on disk when it has to be, and indexed.
 
     An expired note in that place counts as none.
@@ -106,12 +104,13 @@ class _NotePut:
         store, path = self.store, self.path
         syncing = store.catalog.syncing
         present = self._present()
-        outcome = self._outcome(present) if self.only_if is None else None
-        if outcome is not None:
-            if outcome and wait:
-                syncing.run(str(path))
-            return outcome
-        mode = None if present is None else present[0]
+        if present is not None and self.only_if is None:
+            # What is written again mostly needs neither a draft nor the lock.
+            outcome = self._outcome(present, read_metadata(path).metadata)
+            if isinstance(outcome, bool):
+                if outcome and wait:
+                    syncing.run(str(path))
+                return outcome
         directory, name = os.path.split(path)
         directory = directory[len(str(store.root)) + 1 :].replace(os.sep, "/")
         terms = index_terms(note_text(self.data))
@@ -122,7 +121,7 @@ class _NotePut:
             elif isinstance(result, Metadata):
                 update_files(index, store.root, directory, [name])
 
-        with Draft(store.root, self.data, mode=mode) as draft:
+        with Draft(store.root, self.data, mode=None if present is None else present[0]) as draft:
             if wait or present is not None:
                 draft.force_to_disk()
             put = partial(self._put, draft)
@@ -136,58 +135,48 @@ class _NotePut:
             sync_directory(path.parent)
         return True
 
-    def _outcome(self, present: tuple[int, bool] | None) -> bool | None:
-        """Return the outcome if nothing is to change; None otherwise."""
-        if present is None or not (present[1] or not self.may_replace):
+    def _present(self) -> tuple[int, bool] | None:
+        """Return the permission bits of the note in that place, and whether it is this very one."""
+        found = read_file(self.path, len(self.data) + 1)
+        if found is None:
             return None
-        known = read_metadata(self.path).metadata
-        if known.is_expired(self.store.expiry.now()):
-            return None
+        return stat.S_IMODE(found[1].st_mode), found[0] == self.data
+
+    def _outcome(self, present: tuple[int, bool], known: Metadata) -> Metadata | bool:
+        """Return the metadata that the note is to have; a bool where nothing is to change."""
+        is_gone = known.is_expired(self.store.expiry.now())
         if not present[1]:
-            return False
-        return True if known.union(self.metadata) == known else None
+            return self.metadata if self.may_replace or is_gone else False
+        union = self.metadata if is_gone else known.union(self.metadata)
+        return True if union == known else union
 
     def _put(self, draft: Draft) -> Stamp | Metadata | bool:
         """Return the state of a note without metadata, else the metadata; or a bool."""
         if self.only_if is not None and not self.only_if():
             raise OperationFailed("not_found", "what the note was to be written for is gone")
         path = self.path
-        present = self._present()
-        there = read_metadata(path)
-        known = there.metadata
-        is_gone = known.is_expired(self.store.expiry.now())
-        if present is not None:
-            mode, is_same = present
-            if is_same:
-                metadata = self.metadata if is_gone else known.union(self.metadata)
-                if metadata == known:
-                    return True
-                write_metadata(path, metadata)
-                return metadata
-            if not self.may_replace and not is_gone:
-                return False
-            # It may have come just now.
-            draft.force_to_disk()
-            draft.set_mode(mode)
-            # Vectors that an older version made of the old text.
-            path.with_suffix(layout.VECTOR_SUFFIX).unlink(missing_ok=True)
-            with replacing_text(path, self.data, self.metadata):
-                stamp = draft.place(path)
-        else:
+        present, there = self._present(), read_metadata(path)
+        if present is None:
             if not os.path.isdir(path.parent):
                 os.makedirs(path.parent, exist_ok=True)
             if there.mtime_ns or self.metadata != NO_METADATA:
                 write_metadata(path, self.metadata)
             stamp = draft.place(path)
+        else:
+            outcome = self._outcome(present, there.metadata)
+            if isinstance(outcome, bool):
+                return outcome
+            if present[1]:
+                write_metadata(path, outcome)
+                return outcome
+            # It may have come just now.
+            draft.force_to_disk()
+            draft.set_mode(present[0])
+            # Vectors that an older version made of the old text.
+            path.with_suffix(layout.VECTOR_SUFFIX).unlink(missing_ok=True)
+            with replacing_text(path, self.data, self.metadata):
+                stamp = draft.place(path)
         return stamp if self.metadata == NO_METADATA else self.metadata
-
-    def _present(self) -> tuple[int, bool] | None:
-        """Return the permission bits of the note in that place, and whether it is this very one."""
-        found = read_file(self.path, len(self.data) + 1)
-        if found is None:
-            return None
-        data, status = found
-        return stat.S_IMODE(status.st_mode), data == self.data
 
 
 def read(store: LocalStore, op: MemoryOpRead) -> results.MemoryResult:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
@@ -36,12 +35,6 @@ _DESCRIPTION_NAME = "meta.md"
 _CHUNK_BYTES = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class _Resource:
-    name: str
-    data: bytes
-
-
 def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
     """Keep a copy of a file or web page under a name made of its content.
 
@@ -50,41 +43,46 @@ def ingest(store: LocalStore, op: MemoryOpResource) -> MemoryResult:
     target = to_public_uri(op.target_uri or _DEFAULT_TARGET)
     relative_path(target)
     path = file_of(op.source)
-    resource = _fetch(op) if path is None else _read(op.source, path)
-    uri = f"{target}/{sha256(resource.data).hexdigest()[:16]}"
+    name, data = _fetch(op) if path is None else (path.name, _read(path))
+    if len(data) > MAX_RESOURCE_BYTES:
+        raise OperationFailed(
+            "unsupported",
+            f"{op.source!r} has more than {MAX_RESOURCE_BYTES} bytes; give a part of it",
+        )
+    uri = f"{target}/{sha256(data).hexdigest()[:16]}"
     directory = relative_path(uri)
     place = locate(store.root, directory)
-    suffix = PurePosixPath(resource.name).suffix
+    suffix = PurePosixPath(name).suffix
     if not _SUFFIX.fullmatch(suffix):
         suffix = _DEFAULT_SUFFIX
     source = locate(store.root, f"{directory}/source{suffix}")
     is_there = False
     with suppress(OSError):
-        is_there = source.stat().st_size == len(resource.data)
+        is_there = source.stat().st_size == len(data)
     if not (is_there and (place / _DESCRIPTION_NAME).is_file()):
-        description = _description(op, resource).encode()
+        description = _description(op, name, len(data)).encode()
 
         def put() -> None:
             place.mkdir(parents=True, exist_ok=True)
-            atomic_write_bytes(source, resource.data)
+            atomic_write_bytes(source, data)
             atomic_write_bytes(place / _DESCRIPTION_NAME, description)
 
         store.catalog.change(directory, _DESCRIPTION_NAME, put)
         store.catalog.recheck(directory, source.name)
-        if is_binary(resource.data):
+        if is_binary(data):
             logger.warning(
                 "%r is binary: it is kept as %s/%s, but only its description %s/meta can be "
                 "found; write what it says into a note to find it by that",
                 op.source, uri, source.name, uri,
             )  # fmt: skip
-    return MemoryWriteResult(uri, len(resource.data))
+    return MemoryWriteResult(uri, len(data))
 
 
-def _description(op: MemoryOpResource, resource: _Resource) -> str:
+def _description(op: MemoryOpResource, name: str, n_bytes: int) -> str:
     lines = [
         f"- source: {op.source}",
-        f"- original_name: {resource.name}",
-        f"- bytes: {len(resource.data)}",
+        f"- original_name: {name}",
+        f"- bytes: {n_bytes}",
     ]
     for title, text in (("Reason", op.reason), ("Instruction", op.instruction)):
         if text:
@@ -92,13 +90,12 @@ def _description(op: MemoryOpResource, resource: _Resource) -> str:
     return valid_unicode("\n".join(lines) + "\n")
 
 
-def _read(source: str, path: Path) -> _Resource:
+def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        data = file.read(MAX_RESOURCE_BYTES + 1)
-    return _Resource(path.name, _bounded(source, data))
+        return file.read(MAX_RESOURCE_BYTES + 1)
 
 
-def _fetch(op: MemoryOpResource) -> _Resource:
+def _fetch(op: MemoryOpResource) -> tuple[str, bytes]:
     seconds = FETCH_SECONDS if op.timeout_seconds is None else op.timeout_seconds
     deadline = time.monotonic() + seconds
     data = bytearray()
@@ -125,13 +122,4 @@ def _fetch(op: MemoryOpResource) -> _Resource:
         raise OperationFailed(kind, f"{op.source!r} cannot be fetched: {exc.reason}") from exc
     except (OSError, HTTPException, ValueError) as exc:
         raise OperationFailed("transport", f"{op.source!r} cannot be fetched: {exc}") from exc
-    name = PurePosixPath(unquote(urlsplit(op.source).path)).name
-    return _Resource(name, _bounded(op.source, bytes(data)))
-
-
-def _bounded(source: str, data: bytes) -> bytes:
-    if len(data) > MAX_RESOURCE_BYTES:
-        raise OperationFailed(
-            "unsupported", f"{source!r} has more than {MAX_RESOURCE_BYTES} bytes; give a part of it"
-        )
-    return data
+    return PurePosixPath(unquote(urlsplit(op.source).path)).name, bytes(data)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -181,48 +181,36 @@ class Archive:
         return store.catalog.change(self.directory, RECORD_NAME, put)
 
 
-class TranscriptClaim:
-    """The right to have a model read one transcript, which one process has at a time.
+def claim_transcript(
+    root: Path, archive: Archive, *, patience: float
+) -> Callable[[], object] | None:
+    """Take the right to have a model read one transcript, which one process has at a time.
 
     The transcript itself is locked: it is written once, so whoever opens it by its name gets the
-    same file, and no file is left beside it. The end of the claim, or of the process, frees it.
+    same file, and no file is left beside it.
+
+    Args:
+        root: Directory of the store.
+        archive: The transcript.
+        patience: Seconds to wait for somebody else.
+
+    Returns:
+        A function that gives the right back, as the end of the process does too; None while
+        somebody else has it, or when the transcript is gone.
+
+    Raises:
+        OSError: The transcript cannot be opened for writing, so nothing can be noted there.
     """
-
-    def __init__(self, fd: int, lock: FileLock) -> None:
-        self._fd = fd
-        self._lock = lock
-
-    @classmethod
-    def take(cls, root: Path, archive: Archive, *, patience: float) -> TranscriptClaim | None:
-        """Return the claim, or None while somebody else has it or when the transcript is gone.
-
-        Args:
-            root: Directory of the store.
-            archive: The transcript.
-            patience: Seconds to wait for somebody else.
-
-        Raises:
-            OSError: The transcript cannot be opened for writing, so nothing can be noted there.
-        """
-        if not archive.is_there(root):
-            return None
-        try:
-            fd = os.open(archive.path(root, layout.TRANSCRIPT_NAME), _TO_LOCK)
-        except FileNotFoundError:
-            return None
-        lock = FileLock(fd)
-        try:
-            if lock.acquire(timeout=patience):
-                return cls(fd, lock)
-        finally:
-            if not lock.held:
-                os.close(fd)
+    if not archive.is_there(root):
         return None
-
-    def end(self) -> None:
-        """Give it back."""
-        self._lock.release()
-        os.close(self._fd)
+    with ExitStack() as undo, suppress(FileNotFoundError):
+        fd = os.open(archive.path(root, layout.TRANSCRIPT_NAME), _TO_LOCK)
+        undo.callback(os.close, fd)
+        lock = FileLock(fd)
+        if lock.acquire(timeout=patience):
+            undo.callback(lock.release)
+            return undo.pop_all().close
+    return None
 
 
 def archives(root: Path, session_id: str | None = None) -> Iterator[Archive]:

@@ -33,7 +33,7 @@ from rath.memory.adapters.local.catalog import shared_catalog
 from rath.memory.adapters.local.extraction import MAX_ATTEMPTS, ChatModel, Extraction, learn
 from rath.memory.adapters.local.files import MAX_TRANSCRIPT_BYTES
 from rath.memory.adapters.local.store import LocalStore
-from rath.memory.adapters.local.transcripts import Archive, ExtractionRecord, TranscriptClaim
+from rath.memory.adapters.local.transcripts import Archive, ExtractionRecord, claim_transcript
 from rath.testing import ScriptedClient
 from tests.memory.adapters.local.extraction.conftest import (
     OOLONG,
@@ -506,15 +506,15 @@ def test_a_transcript_that_somebody_else_reads_is_left_to_them(
 def test_a_claim_is_had_once_and_given_back(root: Path) -> None:
     with opened(root) as store:
         archive = Archive(str(commit(store).archived_uri).removeprefix("memory://"))
-    first = TranscriptClaim.take(root, archive, patience=0)
+    first = claim_transcript(root, archive, patience=0)
     assert first is not None
-    assert TranscriptClaim.take(root, archive, patience=0) is None
-    first.end()
-    second = TranscriptClaim.take(root, archive, patience=0)
+    assert claim_transcript(root, archive, patience=0) is None
+    first()
+    second = claim_transcript(root, archive, patience=0)
     assert second is not None
-    second.end()
+    second()
     shutil.rmtree(root / archive.directory)
-    assert TranscriptClaim.take(root, archive, patience=0) is None
+    assert claim_transcript(root, archive, patience=0) is None
 
 
 def test_a_store_that_is_closed_leaves_the_rest_for_later(root: Path) -> None:
