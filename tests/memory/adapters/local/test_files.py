@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rath.memory.adapters.local.files import Draft, Stamp, sync, sync_notes
+from rath.memory.adapters.local.files import Draft, Stamp, sync_notes
 from rath.memory.adapters.local.layout import DRAFTS_NAME
 
 
@@ -54,11 +54,11 @@ def test_files_that_are_gone_are_no_error(tmp_path: Path, n_files: int) -> None:
     (tmp_path / "d").mkdir()
     for path in paths[1:]:
         path.write_text("tea")
-    sync(tmp_path, [*map(str, paths), str(tmp_path / "none/x")])
+    sync_notes(tmp_path, [*map(str, paths), str(tmp_path / "none/x")])
 
 
 def test_a_store_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    sync(tmp_path / "gone", [str(tmp_path / "gone" / str(number)) for number in range(40)])
+    sync_notes(tmp_path / "gone", [str(tmp_path / "gone" / str(number)) for number in range(40)])
 
 
 def test_notes_that_may_not_be_on_disk_are_counted(
