@@ -8,32 +8,17 @@ from typing import Any
 
 import pytest
 
-from rath.memory import (
-    MemoryBackendNotFound,
-    MemoryConflict,
-    MemoryExecutionFailure,
-    MemoryNotFound,
-    MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpList,
-    MemoryOpRead,
-    MemoryOpResource,
-    MemoryOpSearch,
-    MemoryOpTree,
-    MemoryOpWrite,
-    MemoryStoreClosed,
-    UnsupportedMemoryOp,
-)
+from rath import memory
 
 OPS = [
-    MemoryOpWrite("memory://user/a", "x", metadata={"k": "v"}),
-    MemoryOpRead("memory://user/a"),
-    MemoryOpList("memory://user"),
-    MemoryOpTree("memory://user"),
-    MemoryOpFind("x"),
-    MemoryOpSearch("x", "s-1"),
-    MemoryOpResource("a.txt"),
-    MemoryOpCommit("s-1", ({"role": "user", "content": "hi"},)),
+    memory.MemoryOpWrite("memory://user/a", "x", metadata={"k": "v"}),
+    memory.MemoryOpRead("memory://user/a"),
+    memory.MemoryOpList("memory://user"),
+    memory.MemoryOpTree("memory://user"),
+    memory.MemoryOpFind("x"),
+    memory.MemoryOpSearch("x", "s-1"),
+    memory.MemoryOpResource("a.txt"),
+    memory.MemoryOpCommit("s-1", ({"role": "user", "content": "hi"},)),
 ]
 
 
@@ -47,28 +32,30 @@ def test_operations_are_hashable_values(op: Any) -> None:
 
 
 def test_documented_defaults_of_operations() -> None:
-    assert MemoryOpWrite("u", "c") == MemoryOpWrite("u", "c", "replace", False, None, None)
-    assert MemoryOpRead("u") == MemoryOpRead("u", "detail", "utf-8")
-    assert MemoryOpTree("u") == MemoryOpTree("u", 2)
-    assert MemoryOpFind("q") == MemoryOpFind("q", None, 8)
-    assert MemoryOpSearch("q") == MemoryOpSearch("q", None, None, 8)
-    assert MemoryOpResource("s") == MemoryOpResource("s", None, "", "", True, None)
-    assert MemoryOpCommit("s", ()) == MemoryOpCommit("s", (), (), False, None)
+    assert memory.MemoryOpWrite("u", "c") == memory.MemoryOpWrite(
+        "u", "c", "replace", False, None, None
+    )
+    assert memory.MemoryOpRead("u") == memory.MemoryOpRead("u", "detail", "utf-8")
+    assert memory.MemoryOpTree("u") == memory.MemoryOpTree("u", 2)
+    assert memory.MemoryOpFind("q") == memory.MemoryOpFind("q", None, 8)
+    assert memory.MemoryOpSearch("q") == memory.MemoryOpSearch("q", None, None, 8)
+    assert memory.MemoryOpResource("s") == memory.MemoryOpResource("s", None, "", "", True, None)
+    assert memory.MemoryOpCommit("s", ()) == memory.MemoryOpCommit("s", (), (), False, None)
 
 
 def test_an_unknown_kind_of_failure_is_refused() -> None:
     with pytest.raises(ValueError, match="'bad_luck' is no kind of failure"):
-        MemoryExecutionFailure("bad_luck", "why")  # type: ignore[arg-type]  # on purpose
+        memory.MemoryExecutionFailure("bad_luck", "why")  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        UnsupportedMemoryOp(MemoryOpFind, "local"),
-        MemoryStoreClosed("handle"),
-        MemoryBackendNotFound("x", ["local"]),
-        MemoryNotFound("memory://user/a"),
-        MemoryConflict("memory://user/a"),
+        memory.UnsupportedMemoryOp(memory.MemoryOpFind, "local"),
+        memory.MemoryStoreClosed("handle"),
+        memory.MemoryBackendNotFound("x", ["local"]),
+        memory.MemoryNotFound("memory://user/a"),
+        memory.MemoryConflict("memory://user/a"),
     ],
     ids=lambda error: type(error).__name__,
 )

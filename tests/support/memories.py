@@ -9,23 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rath.memory import (
-    MemoryExecutionFailure,
-    MemoryFindResult,
-    MemoryForgetResult,
-    MemoryHit,
-    MemoryListResult,
-    MemoryOp,
-    MemoryOpFind,
-    MemoryOpForget,
-    MemoryOpRead,
-    MemoryOpTree,
-    MemoryOpWrite,
-    MemoryReadResult,
-    MemoryStore,
-    MemoryStoreSpec,
-    MemoryWriteResult,
-)
+from rath import memory
 from rath.memory.adapters.local import LocalMemoryBackend
 from rath.memory.notes import EXPIRES_AT, ROWS, SESSION_ID
 
@@ -50,25 +34,27 @@ class Clock:
 
 
 @contextmanager
-def opened(root: Path, clock: Clock | None = None, **options: object) -> Generator[MemoryStore]:
+def opened(
+    root: Path, clock: Clock | None = None, **options: object
+) -> Generator[memory.MemoryStore]:
     """A store, which is closed in the end; on a clock of its own where one is given."""
     backend = LocalMemoryBackend() if clock is None else LocalMemoryBackend(clock=clock)
-    store = backend.open(MemoryStoreSpec(options={"path": str(root), **options}))
+    store = backend.open(memory.MemoryStoreSpec(options={"path": str(root), **options}))
     try:
         yield store
     finally:
         backend.close(store)
 
 
-def failed(store: MemoryStore, op: MemoryOp) -> str:
+def failed(store: memory.MemoryStore, op: memory.MemoryOp) -> str:
     """The kind of failure that an operation gives."""
     result = store.dispatch(op)
-    assert isinstance(result, MemoryExecutionFailure), result
+    assert isinstance(result, memory.MemoryExecutionFailure), result
     return result.kind
 
 
 def write(
-    store: MemoryStore,
+    store: memory.MemoryStore,
     uri: str,
     text: str,
     *,
@@ -83,58 +69,58 @@ def write(
     if session is not None:
         metadata[SESSION_ID] = session
         metadata[ROWS] = ",".join(map(str, rows))
-    result = store.dispatch(MemoryOpWrite(uri, text, metadata=metadata))
-    assert isinstance(result, MemoryWriteResult), result
+    result = store.dispatch(memory.MemoryOpWrite(uri, text, metadata=metadata))
+    assert isinstance(result, memory.MemoryWriteResult), result
 
 
 def forget(
-    store: MemoryStore,
+    store: memory.MemoryStore,
     uri: str | None = None,
     *,
     session: str | None = None,
     recursive: bool = False,
 ) -> tuple[str, ...] | str:
     """What was forgotten, or the kind of the failure."""
-    result = store.dispatch(MemoryOpForget(uri, session, recursive))
-    if isinstance(result, MemoryExecutionFailure):
+    result = store.dispatch(memory.MemoryOpForget(uri, session, recursive))
+    if isinstance(result, memory.MemoryExecutionFailure):
         return result.kind
-    assert isinstance(result, MemoryForgetResult)
+    assert isinstance(result, memory.MemoryForgetResult)
     return result.uris
 
 
-def read(store: MemoryStore, uri: str) -> MemoryReadResult | None:
+def read(store: memory.MemoryStore, uri: str) -> memory.MemoryReadResult | None:
     """A note, None where none is found."""
-    result = store.dispatch(MemoryOpRead(uri))
-    if isinstance(result, MemoryReadResult):
+    result = store.dispatch(memory.MemoryOpRead(uri))
+    if isinstance(result, memory.MemoryReadResult):
         return result
-    assert isinstance(result, MemoryExecutionFailure)
+    assert isinstance(result, memory.MemoryExecutionFailure)
     assert result.kind == "not_found", result
     return None
 
 
-def text_at(store: MemoryStore, uri: str) -> str | bytes:
+def text_at(store: memory.MemoryStore, uri: str) -> str | bytes:
     """The text of a note, which must be there."""
     result = read(store, uri)
     assert result is not None, uri
     return result.data
 
 
-def hits(store: MemoryStore, query: str, **fields: Any) -> tuple[MemoryHit, ...]:
+def hits(store: memory.MemoryStore, query: str, **fields: Any) -> tuple[memory.MemoryHit, ...]:
     """What a query finds."""
-    result = store.dispatch(MemoryOpFind(query, **fields))
-    assert isinstance(result, MemoryFindResult), result
+    result = store.dispatch(memory.MemoryOpFind(query, **fields))
+    assert isinstance(result, memory.MemoryFindResult), result
     return result.hits
 
 
-def found(store: MemoryStore, query: str, top_k: int = 50, **fields: Any) -> list[str]:
+def found(store: memory.MemoryStore, query: str, top_k: int = 50, **fields: Any) -> list[str]:
     """The URIs that a query finds."""
     return [hit.uri for hit in hits(store, query, top_k=top_k, **fields)]
 
 
-def listed(store: MemoryStore, uri: str = "memory://user") -> list[str]:
+def listed(store: memory.MemoryStore, uri: str = "memory://user") -> list[str]:
     """The notes that a tree shows."""
-    result = store.dispatch(MemoryOpTree(uri, 9))
-    assert isinstance(result, MemoryListResult), result
+    result = store.dispatch(memory.MemoryOpTree(uri, 9))
+    assert isinstance(result, memory.MemoryListResult), result
     return [entry.uri for entry in result.entries if not entry.is_dir]
 
 

@@ -9,13 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from rath import memory
 from rath.errors import MemoryBackendError
-from rath.memory import (
-    MemoryOpTree,
-    MemoryOpWrite,
-    MemoryStore,
-    MemoryStoreSpec,
-)
 from rath.memory.adapters.local import META_SCHEMA_VERSION, LocalMemoryBackend
 from rath.memory.adapters.local.layout import project_root, store_id
 from rath.memory.persistence import local_memory_root
@@ -25,9 +20,9 @@ from tests.support.meanings import Meanings
 V1_STORE = Path(__file__).parents[3] / "data" / "v1" / "memory_store"
 
 
-def at(path: Path, **fields: str) -> MemoryStoreSpec:
+def at(path: Path, **fields: str) -> memory.MemoryStoreSpec:
     """The spec of a store in a directory."""
-    return MemoryStoreSpec(options={"path": str(path)}, **fields)
+    return memory.MemoryStoreSpec(options={"path": str(path)}, **fields)
 
 
 def meta(root: Path) -> dict[str, object]:
@@ -36,7 +31,7 @@ def meta(root: Path) -> dict[str, object]:
     return content
 
 
-def handle_of(spec: MemoryStoreSpec | None = None) -> str:
+def handle_of(spec: memory.MemoryStoreSpec | None = None) -> str:
     """The directory of the store that a spec opens."""
     with LocalMemoryBackend().open(spec) as store:
         return store.handle
@@ -63,7 +58,7 @@ def test_a_path_is_the_store(tmp_path: Path) -> None:
 
 def test_a_store_tells_its_version_and_times(tmp_path: Path) -> None:
     options = {"path": str(tmp_path), "embedding_provider": "e", "embedding": Meanings()}
-    spec = MemoryStoreSpec(options=options)
+    spec = memory.MemoryStoreSpec(options=options)
     backend = LocalMemoryBackend()
     store = backend.open(spec)
     opened = meta(tmp_path)
@@ -114,7 +109,7 @@ def test_closing_a_store_whose_directory_is_gone(tmp_path: Path) -> None:
 def test_a_project_has_one_store_that_stays(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = handle_of()
     monkeypatch.chdir(project / "src")
-    assert handle_of() == handle_of(MemoryStoreSpec(options={})) == first
+    assert handle_of() == handle_of(memory.MemoryStoreSpec(options={})) == first
     assert Path(first).parent == local_memory_root()
     assert UUID(Path(first).name) == store_id(project)
     assert meta(Path(first))["project_root"] == str(project)
@@ -122,7 +117,7 @@ def test_a_project_has_one_store_that_stays(project: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("project")
 def test_a_namespace_is_a_store_of_its_own() -> None:
-    handles = [handle_of(MemoryStoreSpec(namespace=name)) for name in ("a", "b", "a", None)]
+    handles = [handle_of(memory.MemoryStoreSpec(namespace=name)) for name in ("a", "b", "a", None)]
     assert handles[0] == handles[2]
     assert len(set(handles)) == 3
     assert meta(Path(handles[0]))["namespace"] == "a"
@@ -148,8 +143,8 @@ def test_the_home_of_the_user_is_no_project(
 
 def test_a_store_is_attached_to_by_its_directory(tmp_path: Path) -> None:
     backend = LocalMemoryBackend()
-    store = MemoryStore(backend, str(tmp_path))
-    backend.dispatch(store, MemoryOpWrite("memory://user/a", "tea"))
+    store = memory.MemoryStore(backend, str(tmp_path))
+    backend.dispatch(store, memory.MemoryOpWrite("memory://user/a", "tea"))
     assert (tmp_path / "user/a.md").read_text() == "tea"
     backend.close(store)
 
@@ -173,8 +168,8 @@ def test_a_store_of_version_1_3_is_found_in(find: Find, query: str, uri: str) ->
     assert find(query) == [uri]
 
 
-def test_a_store_of_version_1_3_is_listed(store: MemoryStore, root: Path) -> None:
-    result = store.dispatch(MemoryOpTree("memory://user"))
+def test_a_store_of_version_1_3_is_listed(store: memory.MemoryStore, root: Path) -> None:
+    result = store.dispatch(memory.MemoryOpTree("memory://user"))
     names = [each.name for each in result.entries]  # type: ignore[attr-defined]  # it exists
     assert names == ["memories", "preferences", "a1", "zh"]
     assert meta(root)["created_at"] == "2026-11-21T21:36:38.463986+00:00"

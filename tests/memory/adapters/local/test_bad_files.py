@@ -14,18 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rath.memory import (
-    MemoryFindResult,
-    MemoryListResult,
-    MemoryOpFind,
-    MemoryOpList,
-    MemoryOpRead,
-    MemoryOpTree,
-    MemoryOpWrite,
-    MemoryReadResult,
-    MemoryStore,
-    MemoryWriteResult,
-)
+from rath import memory
 from rath.memory.adapters.local.catalog import SMALL_STORE, rebuild
 from rath.memory.adapters.local.layout import INDEX_NAME
 from tests.memory.adapters.local.conftest import Find
@@ -36,20 +25,20 @@ GIGABYTE = 1 << 30
 BAD = "memory://user/bad"
 
 
-def assert_others_are_there(store: MemoryStore) -> None:
+def assert_others_are_there(store: memory.MemoryStore) -> None:
     """The good notes, one older than the bad file and one newer, are found, listed and read."""
-    found = store.dispatch(MemoryOpFind("tea"))
-    listed = store.dispatch(MemoryOpList("memory://user"))
-    tree = store.dispatch(MemoryOpTree("memory://user"))
-    assert isinstance(found, MemoryFindResult)
+    found = store.dispatch(memory.MemoryOpFind("tea"))
+    listed = store.dispatch(memory.MemoryOpList("memory://user"))
+    tree = store.dispatch(memory.MemoryOpTree("memory://user"))
+    assert isinstance(found, memory.MemoryFindResult)
     good = {"memory://user/a", "memory://user/zz"}
     assert {hit.uri for hit in found.hits} == good
     for result in (listed, tree):
-        assert isinstance(result, MemoryListResult), result
+        assert isinstance(result, memory.MemoryListResult), result
         assert good <= {entry.uri for entry in result.entries}
     for uri in good:
-        read = store.dispatch(MemoryOpRead(uri))
-        assert isinstance(read, MemoryReadResult)
+        read = store.dispatch(memory.MemoryOpRead(uri))
+        assert isinstance(read, memory.MemoryReadResult)
         assert read.data == "tea"
 
 
@@ -155,7 +144,7 @@ BAD_FILES = [
 def test_a_bad_file_hides_no_other(root: Path, make: Callable[[Path], None]) -> None:
     user = root / "user"
     with opened(root) as store:
-        store.dispatch(MemoryOpWrite("memory://user/a", "tea"))
+        store.dispatch(memory.MemoryOpWrite("memory://user/a", "tea"))
         make(user)
         (user / "zz.md").write_text("tea")
         assert_others_are_there(store)
@@ -179,29 +168,33 @@ def test_a_bad_file_hides_no_other(root: Path, make: Callable[[Path], None]) -> 
 )
 @pytest.mark.timeout(10)
 def test_what_is_no_note_is_neither_read_nor_waited_for(
-    store: MemoryStore, root: Path, make: Callable[[Path], None], reading: str, writing: str | None
+    store: memory.MemoryStore,
+    root: Path,
+    make: Callable[[Path], None],
+    reading: str,
+    writing: str | None,
 ) -> None:
     (root / "user").mkdir()
     make(root / "user")
-    assert failed(store, MemoryOpRead(BAD)) == reading
-    op = MemoryOpWrite(BAD, "milk")
+    assert failed(store, memory.MemoryOpRead(BAD)) == reading
+    op = memory.MemoryOpWrite(BAD, "milk")
     if writing is not None:
         assert failed(store, op) == writing
     else:
-        assert isinstance(store.dispatch(op), MemoryWriteResult)
+        assert isinstance(store.dispatch(op), memory.MemoryWriteResult)
         assert (root / "user/bad.md").read_text() == "milk"
 
 
-def test_a_name_that_is_too_long_names_no_place(store: MemoryStore) -> None:
+def test_a_name_that_is_too_long_names_no_place(store: memory.MemoryStore) -> None:
     uri = "memory://user/" + "n" * 300
-    assert failed(store, MemoryOpWrite(uri, "tea")) == "invalid_uri"
-    assert failed(store, MemoryOpRead(uri)) == "not_found"
+    assert failed(store, memory.MemoryOpWrite(uri, "tea")) == "invalid_uri"
+    assert failed(store, memory.MemoryOpRead(uri)) == "not_found"
 
 
 def test_a_directory_that_became_a_link_out_of_the_store_is_forgotten(
-    store: MemoryStore, find: Find, root: Path, tmp_path: Path
+    store: memory.MemoryStore, find: Find, root: Path, tmp_path: Path
 ) -> None:
-    store.dispatch(MemoryOpWrite("memory://user/d/a", "tea"))
+    store.dispatch(memory.MemoryOpWrite("memory://user/d/a", "tea"))
     assert find("tea") == ["memory://user/d/a"]
     (root / "user/d").rename(tmp_path / "outside")
     (root / "user/d").symlink_to(tmp_path / "outside")
@@ -220,24 +213,27 @@ def test_any_files_at_all_hide_no_note(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve()
         with opened(root) as store:
-            store.dispatch(MemoryOpWrite("memory://agent/good", "coffee"))
+            store.dispatch(memory.MemoryOpWrite("memory://agent/good", "coffee"))
             for name, content in files.items():
                 (root / "agent" / name).write_bytes(content)
             (root / "agent/good.md").write_bytes(b"coffee")
-            result = store.dispatch(MemoryOpFind("coffee", top_k=100))
-            assert isinstance(result, MemoryFindResult)
+            result = store.dispatch(memory.MemoryOpFind("coffee", top_k=100))
+            assert isinstance(result, memory.MemoryFindResult)
             assert "memory://agent/good" in {hit.uri for hit in result.hits}
-            for op in (MemoryOpList("memory://agent"), MemoryOpTree("memory://agent")):
-                assert isinstance(store.dispatch(op), MemoryListResult)
+            for op in (
+                memory.MemoryOpList("memory://agent"),
+                memory.MemoryOpTree("memory://agent"),
+            ):
+                assert isinstance(store.dispatch(op), memory.MemoryListResult)
         assert kept(root) == rebuilt(root)
 
 
 def test_notes_that_come_and_go_under_a_search_hide_no_other(
-    store: MemoryStore, find: Find, root: Path
+    store: memory.MemoryStore, find: Find, root: Path
 ) -> None:
     for number in range(20):
-        store.dispatch(MemoryOpWrite(f"memory://user/{number}", f"tea tea {number}"))
-    store.dispatch(MemoryOpWrite("memory://user/stays", "tea and much else beside it"))
+        store.dispatch(memory.MemoryOpWrite(f"memory://user/{number}", f"tea tea {number}"))
+    store.dispatch(memory.MemoryOpWrite("memory://user/stays", "tea and much else beside it"))
     ended = threading.Event()
 
     def come_and_go() -> None:
@@ -281,7 +277,7 @@ def _index_locked_away(path: Path) -> None:
 
 def _index_read_only(path: Path) -> None:
     with opened(path.parent) as store:
-        store.dispatch(MemoryOpFind("tea"))
+        store.dispatch(memory.MemoryOpFind("tea"))
     path.chmod(0o444)
 
 
@@ -325,10 +321,10 @@ def test_a_damaged_file_of_the_store_itself_hides_no_note(
     make(root / INDEX_NAME)
     for number in range(2):
         with opened(root) as store:
-            written = store.dispatch(MemoryOpWrite(f"memory://user/{number}", "tea"))
-            assert isinstance(written, MemoryWriteResult), written
-            result = store.dispatch(MemoryOpFind("tea"))
-            assert isinstance(result, MemoryFindResult)
+            written = store.dispatch(memory.MemoryOpWrite(f"memory://user/{number}", "tea"))
+            assert isinstance(written, memory.MemoryWriteResult), written
+            result = store.dispatch(memory.MemoryOpFind("tea"))
+            assert isinstance(result, memory.MemoryFindResult)
             assert len(result.hits) == number + 2
 
 
@@ -339,7 +335,7 @@ def test_bad_files_hide_nothing_in_a_large_store(root: Path) -> None:
     for number in range(SMALL_STORE + 1):
         (user / f"n{number}.md").write_text("milk")
     with opened(root) as store:
-        store.dispatch(MemoryOpWrite("memory://user/a", "tea"))
+        store.dispatch(memory.MemoryOpWrite("memory://user/a", "tea"))
         for make in (_not_utf8, _sidecars, _file_for_scope):
             make(user)
         (user / "zz.md").write_text("tea")

@@ -17,15 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rath import memory
 from rath._async.runtime import runtime
-from rath.memory import (
-    MemoryFindResult,
-    MemoryHit,
-    MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpWrite,
-    MemoryStore,
-)
 from rath.memory.adapters.local.catalog import (
     Catalog,
     RebuildReport,
@@ -57,10 +50,10 @@ def opened(
         catalog.close()
 
 
-def hits(store: LocalStore, query: str) -> tuple[MemoryHit, ...]:
+def hits(store: LocalStore, query: str) -> tuple[memory.MemoryHit, ...]:
     """What a query finds."""
-    result = runtime().run(lambda: find(store, MemoryOpFind(query, top_k=50)), label="find")
-    assert isinstance(result, MemoryFindResult), result
+    result = runtime().run(lambda: find(store, memory.MemoryOpFind(query, top_k=50)), label="find")
+    assert isinstance(result, memory.MemoryFindResult), result
     return result.hits
 
 
@@ -71,7 +64,7 @@ def found(store: LocalStore, query: str) -> list[str]:
 
 def note(store: LocalStore, place: str, text: str) -> None:
     """Write a note through the store."""
-    write(store, MemoryOpWrite(f"memory://{place}", text))
+    write(store, memory.MemoryOpWrite(f"memory://{place}", text))
 
 
 def by_hand(root: Path, place: str, text: str) -> None:
@@ -109,7 +102,7 @@ def perform(store: LocalStore, step: str, place: str, text: str) -> None:
         case "drop":
             shutil.rmtree(path.parent, ignore_errors=True)
         case "commit":
-            op = MemoryOpCommit("s", ({"role": "user", "content": text},))
+            op = memory.MemoryOpCommit("s", ({"role": "user", "content": text},))
             runtime().run(lambda: commit(store, op), label="commit")
         case _:
             found(store, text)
@@ -338,9 +331,9 @@ def test_a_large_directory_is_not_read_again_after_a_change_by_hand_was_seen(roo
 
 def test_a_note_that_waits_is_indexed_like_any_other(root: Path) -> None:
     with opened(root) as store:
-        write(store, MemoryOpWrite("memory://user/a", "tea", wait=True))
-        write(store, MemoryOpWrite("memory://user/a", "tea", wait=True))
-        write(store, MemoryOpWrite("memory://user/a", "milk", wait=True))
+        write(store, memory.MemoryOpWrite("memory://user/a", "tea", wait=True))
+        write(store, memory.MemoryOpWrite("memory://user/a", "tea", wait=True))
+        write(store, memory.MemoryOpWrite("memory://user/a", "milk", wait=True))
         assert found(store, "milk") == ["memory://user/a"]
     assert kept(root) == rebuilt(root)
 
@@ -382,11 +375,11 @@ def test_a_walk_that_fails_in_an_unforeseen_way_keeps_no_note_from_the_disk(
 
 
 @pytest.fixture
-def notes(store: MemoryStore, find: Find) -> list[str]:
+def notes(store: memory.MemoryStore, find: Find) -> list[str]:
     """Three notes that are in the index."""
     uris = [f"memory://user/{name}" for name in "abc"]
     for uri in uris:
-        store.dispatch(MemoryOpWrite(uri, "tea"))
+        store.dispatch(memory.MemoryOpWrite(uri, "tea"))
     assert set(find("tea")) == set(uris)
     return uris
 
@@ -452,12 +445,12 @@ def test_an_index_that_cannot_be_a_file_is_looked_through_all_the_same(root: Pat
     assert rebuild(root).n_files == 1
 
 
-def test_an_open_store_goes_on_while_it_is_rebuilt(store: MemoryStore, root: Path) -> None:
+def test_an_open_store_goes_on_while_it_is_rebuilt(store: memory.MemoryStore, root: Path) -> None:
     for name in "abc":
-        store.dispatch(MemoryOpWrite(f"memory://user/{name}", "tea"))
+        store.dispatch(memory.MemoryOpWrite(f"memory://user/{name}", "tea"))
         assert rebuild(root).n_wrong == 0
-        result = store.dispatch(MemoryOpFind("tea"))
-        assert isinstance(result, MemoryFindResult)
+        result = store.dispatch(memory.MemoryOpFind("tea"))
+        assert isinstance(result, memory.MemoryFindResult)
         assert f"memory://user/{name}" in {hit.uri for hit in result.hits}
 
 

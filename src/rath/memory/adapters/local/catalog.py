@@ -32,6 +32,7 @@ from typing import TypeVar
 from rath._async.runtime import runtime
 from rath._core.files import StrPath
 from rath._core.sqlite import IndexMismatch, identity_of, take_away
+from rath.memory.adapters.local import layout, pacing
 from rath.memory.adapters.local.files import (
     UNSETTLED,
     Stamp,
@@ -48,24 +49,7 @@ from rath.memory.adapters.local.index import (
     IndexEntry,
     NoteIndex,
 )
-from rath.memory.adapters.local.layout import (
-    DRAFTS_NAME,
-    INDEX_NAME,
-    METADATA_SUFFIX,
-    NOTE_SUFFIX,
-    can_name_a_file,
-    is_draft,
-    kind_of,
-    logger,
-)
 from rath.memory.adapters.local.metadata import NO_METADATA_FILE, read_metadata
-from rath.memory.adapters.local.pacing import (
-    SYNC_SECONDS,
-    DelayedWork,
-    WalkOver,
-    WalkPace,
-    no_pause,
-)
 from rath.memory.persistence.registry import hold_store
 from rath.memory.uri import MEMORY_SCOPES
 
@@ -122,7 +106,7 @@ def update_files(
 
 def read_entry(root: Path, directory: str, name: str) -> IndexEntry | None:
     """Return a file as the index is to know it now; None when it is gone, or not to be found."""
-    kind = kind_of(directory, name)
+    kind = layout.kind_of(directory, name)
     if kind is None:
         return None
     path = f"{root}/{directory}/{name}"
@@ -131,7 +115,7 @@ def read_entry(root: Path, directory: str, name: str) -> IndexEntry | None:
         return None
     found = read_metadata(path) if kind == "note" else NO_METADATA_FILE
     if found.problem is not None:
-        logger.info("%s", found.problem)
+        layout.logger.info("%s", found.problem)
     stamp = document.stamp._replace(about_ns=found.mtime_ns)
     return IndexEntry(directory, name, kind, stamp, document.terms(), found.metadata)
 
@@ -154,7 +138,7 @@ def update_all(
     index: NoteIndex,
     root: Path,
     *,
-    breathe: Callable[[], object] = no_pause,
+    breathe: Callable[[], object] = pacing.no_pause,
     is_thorough: bool = False,
 ) -> int:
     """Look at every file and index what changed; return how many entries that were.
@@ -242,7 +226,7 @@ def time_of(path: StrPath) -> int | None:
 
 
 def read_directory(
-    root: Path, path: str, *, breathe: Callable[[], object] = no_pause
+    root: Path, path: str, *, breathe: Callable[[], object] = pacing.no_pause
 ) -> DirectoryListing | None:
     """Return the entries of a directory of the store; None where there is none that can be read.
 
@@ -260,29 +244,29 @@ def read_directory(
                 if number % _CHUNK == 0:
                     breathe()
                 # For each file of a small store, at each search: nothing slow belongs in here.
-                if entry.name.endswith(NOTE_SUFFIX) or entry.is_dir(follow_symlinks=False):
+                if entry.name.endswith(layout.NOTE_SUFFIX) or entry.is_dir(follow_symlinks=False):
                     _add(listing, entry)
                 else:
                     others.append(entry)
     except OSError:
         return None
     for entry in others:
-        if entry.name.endswith(METADATA_SUFFIX):
-            note = entry.name.removesuffix(METADATA_SUFFIX) + NOTE_SUFFIX
+        if entry.name.endswith(layout.METADATA_SUFFIX):
+            note = entry.name.removesuffix(layout.METADATA_SUFFIX) + layout.NOTE_SUFFIX
             if note in listing.files:
                 with suppress(OSError):
                     about_ns = entry.stat(follow_symlinks=False).st_mtime_ns
                     listing.files[note] = listing.files[note]._replace(about_ns=about_ns)
-        elif kind_of(path, entry.name):
+        elif layout.kind_of(path, entry.name):
             _add(listing, entry)
-    if any(is_draft(entry.name) for entry in others):
+    if any(layout.is_draft(entry.name) for entry in others):
         remove_stale_drafts(root / path)
     return listing
 
 
 def _add(listing: DirectoryListing, entry: os.DirEntry[str]) -> None:
     name = entry.name
-    if not (name.isascii() or can_name_a_file(name)):
+    if not (name.isascii() or layout.can_name_a_file(name)):
         return
     try:
         status = entry.stat(follow_symlinks=False)
@@ -332,7 +316,7 @@ def _changed(
     path: str,
     listing: DirectoryListing,
     *,
-    breathe: Callable[[], object] = no_pause,
+    breathe: Callable[[], object] = pacing.no_pause,
 ) -> list[str]:
     """Return the names of the files that the index knows in another state, or not at all."""
     changed: list[str] = []
@@ -366,12 +350,12 @@ class Catalog:
         *,
         small_store: int = SMALL_STORE,
         busy_seconds: float = BUSY_SECONDS,
-        syncing: DelayedWork[str] | None = None,
+        syncing: pacing.DelayedWork[str] | None = None,
     ) -> None:
         self._root = root
         self._small_store = small_store
         self._busy_seconds = busy_seconds
-        self._path: Path | None = root / INDEX_NAME
+        self._path: Path | None = root / layout.INDEX_NAME
         self._lock = threading.RLock()
         self._open: NoteIndex | None = None
         self._of_parent: object = None
@@ -381,12 +365,14 @@ class Catalog:
         self._is_replacement = False
         self._next_walk = 0.0
         self._walking: Future[None] | None = None
-        self._pace = WalkPace(self._lock)
+        self._pace = pacing.WalkPace(self._lock)
         self.n_users = 1
         """Each closes it once."""
         self.n_recoveries = 0
         """How often another index took the place of one that could not be used."""
-        self.syncing = syncing or DelayedWork(partial(sync_notes, root), delay_seconds=SYNC_SECONDS)
+        self.syncing = syncing or pacing.DelayedWork(
+            partial(sync_notes, root), delay_seconds=pacing.SYNC_SECONDS
+        )
         """Forces new notes to disk."""
 
     def close(self) -> None:
@@ -520,7 +506,7 @@ class Catalog:
         try:
             return self.use(begin)
         except sqlite3.Error as exc:
-            logger.info("the index of %s is out of reach for now: %s", self._root, exc)
+            layout.logger.info("the index of %s is out of reach for now: %s", self._root, exc)
             return None
 
     def _update(self, update: Callable[[NoteIndex, Path], object]) -> None:
@@ -529,7 +515,7 @@ class Catalog:
         except sqlite3.OperationalError as exc:
             if exc.sqlite_errorcode & 0xFF not in _BUSY:
                 raise
-            logger.info("the index of %s is busy; this search uses it as it is", self._root)
+            layout.logger.info("the index of %s is busy; this search uses it as it is", self._root)
 
     def use_apart(self, act: Callable[[NoteIndex], T]) -> T:
         """Run `act` on a connection of its own, so that searches go on meanwhile.
@@ -545,8 +531,8 @@ class Catalog:
         started = time.monotonic()
         try:
             self.use_apart(partial(update_all, root=self._root, breathe=self._pace.breathe))
-        except (sqlite3.Error, IndexMismatch, OSError, WalkOver) as exc:
-            logger.info("a walk over %s ended early: %s", self._root, exc)
+        except (sqlite3.Error, IndexMismatch, OSError, pacing.WalkOver) as exc:
+            layout.logger.info("a walk over %s ended early: %s", self._root, exc)
         finally:
             now = time.monotonic()
             self._next_walk = now + _WALK_PAUSE * (now - started)
@@ -561,7 +547,7 @@ class Catalog:
             self._drop()
             self._is_replacement = True
         if self._open is None:
-            remove_stale_drafts(self._root / DRAFTS_NAME)
+            remove_stale_drafts(self._root / layout.DRAFTS_NAME)
             if self._path is None:
                 self._open = NoteIndex(None)
             else:
@@ -597,9 +583,9 @@ class Catalog:
         may_delete = code & 0xFF in _DAMAGE and not self._was_deleted
         self._was_deleted |= may_delete
         if may_delete and take_away(self._path, self._identity, seconds=self._busy_seconds):
-            logger.warning("the index of %s is built again: %s", self._root, error)
+            layout.logger.warning("the index of %s is built again: %s", self._root, error)
         else:
-            logger.warning(
+            layout.logger.warning(
                 "the index of %s cannot be used (%s); one in memory takes its place, which is "
                 "built at each start",
                 self._root,

@@ -13,16 +13,8 @@ from typing import NamedTuple
 from rath._core.files import sync_directory
 from rath._core.text import valid_unicode
 from rath.memory import results
-from rath.memory.adapters.local import layout
+from rath.memory.adapters.local import files, layout
 from rath.memory.adapters.local.catalog import update_files
-from rath.memory.adapters.local.files import (
-    MAX_FILE_BYTES,
-    Draft,
-    Stamp,
-    note_text,
-    read_content,
-    read_file,
-)
 from rath.memory.adapters.local.forgetting import sweep
 from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.metadata import read_metadata, replacing_text, write_metadata
@@ -56,9 +48,9 @@ def write(
     if "/" not in relative:
         raise InvalidUri(f"{op.uri!r} is a scope; a note has a name below it, as in {op.uri}/name")
     data = valid_unicode(op.content).encode()
-    if len(data) > MAX_FILE_BYTES:
+    if len(data) > files.MAX_FILE_BYTES:
         raise OperationFailed(
-            "unsupported", f"a note of {len(data)} bytes; expected at most {MAX_FILE_BYTES}"
+            "unsupported", f"a note of {len(data)} bytes; expected at most {files.MAX_FILE_BYTES}"
         )
     try:
         metadata = Metadata.from_write(op.metadata or {}, now=store.expiry.now())
@@ -113,15 +105,17 @@ class _NotePut(NamedTuple):
                 return outcome
         directory, name = os.path.split(path)
         directory = directory[len(str(store.root)) + 1 :].replace(os.sep, "/")
-        terms = index_terms(note_text(self.data))
+        terms = index_terms(files.note_text(self.data))
 
-        def index_it(index: NoteIndex, result: Stamp | Metadata | bool) -> None:
-            if isinstance(result, Stamp):
+        def index_it(index: NoteIndex, result: files.Stamp | Metadata | bool) -> None:
+            if isinstance(result, files.Stamp):
                 index.put([IndexEntry(directory, name, "note", result, terms)])
             elif isinstance(result, Metadata):
                 update_files(index, store.root, directory, [name])
 
-        with Draft(store.root, self.data, mode=None if present is None else present[0]) as draft:
+        with files.Draft(
+            store.root, self.data, mode=None if present is None else present[0]
+        ) as draft:
             if wait or present is not None:
                 draft.force_to_disk()
             put = partial(self._put, draft)
@@ -137,7 +131,7 @@ class _NotePut(NamedTuple):
 
     def _present(self) -> tuple[int, bool] | None:
         """Return the permission bits of the note in that place, and whether it is this very one."""
-        found = read_file(self.path, len(self.data) + 1)
+        found = files.read_file(self.path, len(self.data) + 1)
         if found is None:
             return None
         return stat.S_IMODE(found[1].st_mode), found[0] == self.data
@@ -150,7 +144,7 @@ class _NotePut(NamedTuple):
         union = self.metadata if is_gone else known.union(self.metadata)
         return True if union == known else union
 
-    def _put(self, draft: Draft) -> Stamp | Metadata | bool:
+    def _put(self, draft: files.Draft) -> files.Stamp | Metadata | bool:
         """Return the state of a note without metadata, else the metadata; or a bool."""
         if self.only_if is not None and not self.only_if():
             raise OperationFailed("not_found", "what the note was to be written for is gone")
@@ -187,7 +181,7 @@ def read(store: LocalStore, op: MemoryOpRead) -> results.MemoryResult:
         candidates.append(f"{relative}/{layout.TRANSCRIPT_NAME}")
     for candidate in dict.fromkeys(candidates):
         path = layout.locate(store.root, candidate)
-        data = read_content(path)
+        data = files.read_content(path)
         if data is None:
             continue
         is_note = candidate.endswith(layout.NOTE_SUFFIX)

@@ -15,20 +15,12 @@ from typing import Any
 
 import pytest
 
+from rath import memory
 from rath._async.runtime import runtime
 from rath.errors import ProviderConnectionError
 from rath.llm import Provider
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
-from rath.memory import (
-    MemoryExecutionFailure,
-    MemoryOpCommit,
-    MemoryOpForget,
-    MemoryOpRead,
-    MemoryOpWrite,
-    MemoryReadResult,
-    MemoryStore,
-)
 from rath.memory.adapters.local.catalog import shared_catalog
 from rath.memory.adapters.local.extraction import MAX_ATTEMPTS, ChatModel, Extraction, learn
 from rath.memory.adapters.local.files import MAX_TRANSCRIPT_BYTES
@@ -60,10 +52,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path.resolve() / "store"
 
 
-def read(store: MemoryStore, uri: str) -> MemoryReadResult:
+def read(store: memory.MemoryStore, uri: str) -> memory.MemoryReadResult:
     """What stands at a URI."""
-    result = store.dispatch(MemoryOpRead(uri))
-    assert isinstance(result, MemoryReadResult), result
+    result = store.dispatch(memory.MemoryOpRead(uri))
+    assert isinstance(result, memory.MemoryReadResult), result
     return result
 
 
@@ -176,7 +168,7 @@ def test_another_directory_for_notes(root: Path) -> None:
 
 def test_a_note_of_the_user_is_never_overwritten(root: Path) -> None:
     with opened(root, model()) as store:
-        store.dispatch(MemoryOpWrite(OOLONG_URI, "mine"))
+        store.dispatch(memory.MemoryOpWrite(OOLONG_URI, "mine"))
         assert commit(store).extracted_count == 1
         assert read(store, OOLONG_URI).data == "mine"
         [uri] = record_at(root)["uris"]
@@ -397,10 +389,10 @@ def test_rows_that_cannot_be_read_are_not_known(root: Path) -> None:
         assert read(store, OOLONG_URI).sources[0].rows == ()
 
 
-def refused_place(store: MemoryStore) -> str:
+def refused_place(store: memory.MemoryStore) -> str:
     """Commit in vain, and return where the transcript lies."""
-    message = store.dispatch(MemoryOpCommit("s", SAID, rows=(4, 5), wait=True))
-    assert isinstance(message, MemoryExecutionFailure)
+    message = store.dispatch(memory.MemoryOpCommit("s", SAID, rows=(4, 5), wait=True))
+    assert isinstance(message, memory.MemoryExecutionFailure)
     [uri] = re.findall(r"memory://\S+(?=:)", message.message)
     return str(uri).removeprefix("memory://")
 
@@ -476,7 +468,7 @@ def test_what_is_forgotten_while_it_is_read_stays_forgotten(root: Path, gated: G
     with opened(root, gated) as store:
         commit(store, wait=False)
         assert gated.asked.wait(50)
-        store.dispatch(MemoryOpForget(session_id="s"))
+        store.dispatch(memory.MemoryOpForget(session_id="s"))
         gated.gate.set()
     assert notes_in(root) == {}
     assert list((root / "session").rglob("*.json")) == []
@@ -485,7 +477,7 @@ def test_what_is_forgotten_while_it_is_read_stays_forgotten(root: Path, gated: G
 def test_a_session_is_forgotten_with_its_notes(root: Path) -> None:
     with opened(root, model()) as store:
         commit(store)
-        store.dispatch(MemoryOpForget(session_id="s"))
+        store.dispatch(memory.MemoryOpForget(session_id="s"))
         assert found(store, "oolong") == []
     assert notes_in(root) == {}
 
