@@ -52,9 +52,8 @@ from rath.mcp.failures import Situation
 from rath.mcp.http import HttpAccess
 from rath.memory import MemoryStoreSpec
 from rath.memory import get as get_memory
-from rath.memory.adapters.openviking.addresses import Addresses
 from rath.memory.adapters.openviking.backend import OpenVikingStore
-from rath.memory.adapters.openviking.client import Access, VikingClient
+from rath.memory.adapters.openviking.client import Access, Addresses, VikingClient
 from rath.memory.adapters.openviking.server import read_options
 from rath.session import Session, SessionWriter, load_session, session_registry
 from rath.session.chat_request_build import provider_into_chat_request

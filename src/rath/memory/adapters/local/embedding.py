@@ -27,14 +27,14 @@ from rath.memory.adapters.local.files import read_document
 from rath.memory.adapters.local.index import Match, NoteIndex
 from rath.memory.adapters.local.layout import Kind, logger
 from rath.memory.adapters.local.vectors import (
+    PendingDocument,
     VectorBatch,
     VectorModel,
     VectorStore,
-    Waiting,
     digest_of,
+    find_pending,
     parts_of,
     sidecar_vector,
-    waiting,
 )
 
 T = TypeVar("T")
@@ -269,7 +269,7 @@ class _Chosen(NamedTuple):
     """Documents that get their vectors next."""
 
     model: VectorModel
-    documents: list[Waiting]
+    documents: list[PendingDocument]
     seen: int
     """Up to which document all have their vectors then."""
     is_all: bool
@@ -471,7 +471,7 @@ class EmbeddingWorker:
         """Choose documents that wait; those that have waited longest, or the newest."""
         model = self._vectors.model(index)
         last = index.last_id()
-        found = waiting(index, model, limit + 1, newest_first=newest_first)
+        found = find_pending(index, model, limit + 1, newest_first=newest_first)
         if len(found) <= limit:
             return _Chosen(model, found, last, is_all=True)
         seen = model.seen if newest_first else found[limit - 1].id

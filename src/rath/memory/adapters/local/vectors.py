@@ -276,7 +276,7 @@ class VectorModel(NamedTuple):
     """Documents up to this number have their vectors."""
 
 
-class Waiting(NamedTuple):
+class PendingDocument(NamedTuple):
     """A document whose texts have no vectors yet."""
 
     id: int
@@ -285,7 +285,7 @@ class Waiting(NamedTuple):
     kind: Kind
 
 
-class Placed(NamedTuple):
+class DocumentPart(NamedTuple):
     """A document that has the text of a slot."""
 
     slot: int
@@ -319,24 +319,24 @@ class VectorBatch:
     """Up to which document all have their vectors then."""
 
 
-def waiting(
+def find_pending(
     index: NoteIndex, model: VectorModel, limit: int, *, newest_first: bool
-) -> list[Waiting]:
+) -> list[PendingDocument]:
     """Return documents that the model has not seen, at most `limit`."""
     sql = f"""SELECT id, directory, name, kind FROM files WHERE id > ? AND NOT EXISTS (
                   SELECT 1 FROM vector_places AS p WHERE p.file = files.id AND p.model = ?)
               ORDER BY id {"DESC" if newest_first else "ASC"} LIMIT ?"""
-    return [Waiting(*row) for row in index.rows(sql, model.seen, model.id, limit)]
+    return [PendingDocument(*row) for row in index.rows(sql, model.seen, model.id, limit)]
 
 
-def placed(
+def find_parts(
     index: NoteIndex,
     model: VectorModel,
     *,
     slots: Iterable[int] | None = None,
     below: str | None = None,
     limit: int = -1,
-) -> list[Placed]:
+) -> list[DocumentPart]:
     """Return the documents that have the texts of some slots, or of a part of the store.
 
     Args:
@@ -361,7 +361,7 @@ def placed(
               FROM {tables} WHERE {scope} LIMIT ?"""
     found = index.rows(sql, *wanted, model.id, *values, limit)
     return [
-        Placed(slot, part, directory, name, kind, Stamp(*stamp))
+        DocumentPart(slot, part, directory, name, kind, Stamp(*stamp))
         for slot, part, directory, name, kind, *stamp in found
     ]
 

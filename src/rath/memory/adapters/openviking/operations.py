@@ -16,13 +16,14 @@ from urllib.parse import unquote, urlsplit
 from rath._async.runtime import runtime
 from rath._core.text import valid_unicode
 from rath.memory import notes, op_types, results
-from rath.memory.adapters.openviking.addresses import (
+from rath.memory.adapters.openviking.client import (
     Addresses,
+    VikingClient,
+    VikingError,
     escape_name,
     has_server_fields,
     is_scope,
 )
-from rath.memory.adapters.openviking.client import VikingClient, VikingError
 from rath.memory.driver import InvalidUri, OperationFailed, decoded, file_of
 from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, MEMORY_URI_ROOT, to_public_uri
 
