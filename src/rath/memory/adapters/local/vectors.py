@@ -383,7 +383,7 @@ class VectorStore:
         self.is_used = False
         """Whether a file may be open."""
         self._file: RecordFile | None = None
-        self._is_unseen = False
+        self._is_copy = False
         self._mapped: tuple[bytes, Floats] | None = None
 
     def close(self) -> None:
@@ -477,7 +477,7 @@ class VectorStore:
                 self._remove(index, known, digest)
             old = self._file
             assert old is not None
-            draft = None if self._is_unseen else self.path.with_suffix(_NEW_SUFFIX)
+            draft = None if self._is_copy else self.path.with_suffix(_NEW_SUFFIX)
             new = RecordFile.create(draft, old.dimension)
             for first in range(0, len(used), _COPIED):
                 part = used[first : first + _COPIED]
@@ -497,11 +497,9 @@ class VectorStore:
 
     def erase_unused(self, index: NoteIndex) -> bool:
         """Overwrite the vectors that no document has any more; False when the file is unknown."""
-        if not self._agrees(index, self._model_row(index)) or self._file is None:
-            return False
         with index.writing():
             known = self._model_row(index)
-            if not self._agrees(index, known):
+            if not self._agrees(index, known) or self._file is None:
                 return False
             unused = self._unused(index, known)
             self._file.erase([slot for _, slot in unused if slot >= 0], n_rows=known.n_rows)
@@ -511,14 +509,13 @@ class VectorStore:
 
     def _agrees(self, index: NoteIndex, known: VectorModel) -> bool:
         """Return whether the index speaks of the file that is there, which is open then."""
-        if self._is_unseen or index.path is None:
-            is_there = self._is_unseen and index.path is None
-            return is_there and self._is_of(known)
-        if self._is_of(known) and self._file is not None and self._file.stands_at(self.path):
-            return True
-        self.close()
-        self._file = RecordFile.open(self.path)
-        return known.token is None if self._file is None else self._is_of(known)
+        if index.path is None:
+            if not self._is_copy:
+                return False
+        elif not (self._is_of(known) and self._file and self._file.stands_at(self.path)):
+            self.close()
+            self._file = RecordFile.open(self.path)
+        return self._is_of(known)
 
     def _is_of(self, known: VectorModel) -> bool:
         file = self._file
@@ -531,14 +528,10 @@ class VectorStore:
         known = self._model_row(index)
         if self._agrees(index, known):
             return known
-        if index.path is not None and self._is_unseen:
-            self.close()
-            self._is_unseen = False
-            self._file = RecordFile.open(self.path)
-        elif index.path is None and not self._is_unseen:
+        if index.path is None and not self._is_copy:
             # Beside an index in memory, a copy in memory.
             self.close()
-            self._is_unseen = True
+            self._is_copy = True
             there = RecordFile.open(self.path, may_write=False)
             if there is not None:
                 self._file = RecordFile.create(None, there.dimension)
@@ -557,7 +550,7 @@ class VectorStore:
     def _drop(self, index: NoteIndex, known: VectorModel) -> VectorModel:
         self._forget_rows(index, known)
         self.close()
-        if not self._is_unseen:
+        if not self._is_copy:
             self.path.unlink(missing_ok=True)
         return self._model_row(index)
 
@@ -580,7 +573,7 @@ class VectorStore:
         if not records:
             return
         if self._file is None:
-            path = None if self._is_unseen else self.path
+            path = None if self._is_copy else self.path
             self._file = RecordFile.create(path, len(records[0][1]) // 4)
         self._file.write(known.n_rows, records)
         self._file.sync()
