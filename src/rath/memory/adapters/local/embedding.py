@@ -438,11 +438,11 @@ class EmbeddingWorker:
 
     async def _acomplete(self, *, must_wait: bool) -> None:
         """Embed the newest documents that wait for it; of many, leave most to the background."""
+        await runtime().call_in_worker(self._catalog.catch_up)
         if self._is_paused():
-            await runtime().call_in_worker(self._catalog.catch_up)
             return
         choose = partial(self._choose, limit=INLINE, newest_first=True)
-        chosen = await self._in_worker(choose, first=self._catalog.catch_up)
+        chosen = await self._in_worker(choose)
         if chosen.documents and (must_wait or not self._is_filling or chosen.is_all):
             async with self._turn:
                 # Somebody else may have made them meanwhile.
@@ -530,21 +530,15 @@ class EmbeddingWorker:
         }
         return documents, wanted, found
 
-    async def _in_worker(
-        self, act: Callable[[NoteIndex], T], *, first: Callable[[], None] = lambda: None
-    ) -> T:
-        """Run a function on the index, after another one without it."""
+    async def _in_worker(self, act: Callable[[NoteIndex], T]) -> T:
+        """Run a function on the index."""
 
         def run(index: NoteIndex) -> T:
             if self._is_closed:
                 raise EmbeddingFailed("the store is being closed")
             return act(index)
 
-        def both() -> T:
-            first()
-            return self._catalog.use(run)
-
-        return await runtime().call_in_worker(both)
+        return await runtime().call_in_worker(partial(self._catalog.use, run))
 
     def _close(self) -> None:
         self._is_closed = True

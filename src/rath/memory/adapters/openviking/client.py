@@ -24,12 +24,12 @@ from rath._async.lanes import gather
 from rath._core.text import valid_unicode
 from rath.config.redaction import guard_logs, redact
 from rath.errors import MemoryBackendError
+from rath.memory.adapters.openviking.server import Options
 from rath.memory.driver import InvalidUri, OperationFailed, place_of
 from rath.memory.results import FailureKind
 from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, memory_uri_prefix
 
 __all__ = [
-    "Access",
     "Addresses",
     "VikingClient",
     "VikingError",
@@ -129,17 +129,6 @@ def translate_error(error: Exception, secret: str = "") -> VikingError:
     return failure
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """A server, and the identity with which it is asked."""
-
-    url: str
-    api_key: str = field(default="", repr=False)
-    account_id: str = ""
-    user_id: str | None = None
-    agent_id: str | None = None
-
-
 @dataclass(slots=True)
 class VikingClient:
     """One operation on a server: calls of its SDK until a deadline."""
@@ -233,22 +222,22 @@ def load_sdk() -> tuple[Any, tuple[type[Exception], ...]]:
     return openviking_sdk.AsyncHTTPClient, (*errors, *SDK_BUGS)
 
 
-async def connect(sdk: tuple[Any, tuple[type[Exception], ...]], access: Access) -> VikingClient:
+async def connect(sdk: tuple[Any, tuple[type[Exception], ...]], options: Options) -> VikingClient:
     """Return a client of a server that answers.
 
     Args:
         sdk: What `load_sdk` returned.
-        access: The server.
+        options: The `url` of the server, and the identity with which it is asked.
 
     Raises:
         VikingError: It does not answer, or refuses the key.
     """
     make, errors = sdk
     identity = {
-        "X-API-Key": access.api_key,
-        "X-OpenViking-Account": access.account_id,
-        "X-OpenViking-User": access.user_id or "",
-        "X-OpenViking-Actor-Peer": access.agent_id or "",
+        "X-API-Key": options.api_key,
+        "X-OpenViking-Account": options.account_id,
+        "X-OpenViking-User": options.user_id or "",
+        "X-OpenViking-Actor-Peer": options.agent_id or "",
         "X-Gateway-Token": "",
         "Authorization": "",
     }
@@ -261,27 +250,27 @@ async def connect(sdk: tuple[Any, tuple[type[Exception], ...]], access: Access) 
             if value:
                 request.headers[name] = value
 
-    guard_logs(_LIBRARIES, access.api_key)
+    guard_logs(_LIBRARIES, options.api_key)
     try:
         session = make(
-            url=access.url,
-            api_key=access.api_key or None,
+            url=options.url,
+            api_key=options.api_key or None,
             timeout=_NO_LIMIT,
             extra_headers={},
             profile_enabled=False,
             event_hooks={"request": [identify]},
         )
     except errors as exc:
-        raise translate_error(exc, access.api_key)  # noqa: B904  # which chains it
-    user_id = access.user_id or DEFAULT_USER
-    client = VikingClient(session, Addresses(user_id), errors, access.api_key)
+        raise translate_error(exc, options.api_key)  # noqa: B904  # which chains it
+    user_id = options.user_id or DEFAULT_USER
+    client = VikingClient(session, Addresses(user_id), errors, options.api_key)
     await client.ask("initialize")
     try:
         owner = await _home_owner(client)
     except BaseException:
         await session.close()
         raise
-    return VikingClient(session, Addresses(owner or user_id), errors, access.api_key)
+    return VikingClient(session, Addresses(owner or user_id), errors, options.api_key)
 
 
 async def _home_owner(client: VikingClient) -> str | None:
