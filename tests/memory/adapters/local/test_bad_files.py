@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import tempfile
@@ -42,21 +41,9 @@ def assert_others_are_there(store: memory.MemoryStore) -> None:
         assert read.data == "tea"
 
 
-def _not_utf8(user: Path) -> None:
-    (user / "bad.md").write_bytes(b"\xff\xfe\x00")
-
-
 def _huge(user: Path) -> None:
     with (user / "bad.md").open("wb") as file:
         file.truncate(4 * GIGABYTE)
-
-
-def _directory(user: Path) -> None:
-    (user / "bad.md").mkdir()
-
-
-def _pipe(user: Path) -> None:
-    os.mkfifo(user / "bad.md")
 
 
 def _socket(user: Path) -> None:
@@ -64,14 +51,6 @@ def _socket(user: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as made:
         made.bind(f"{short}/s")
         Path(short, "s").rename(user / "bad.md")
-
-
-def _device(user: Path) -> None:
-    (user / "bad.md").symlink_to("/dev/zero")
-
-
-def _dangling_link(user: Path) -> None:
-    (user / "bad.md").symlink_to(user / "nowhere")
 
 
 def _link_loop(user: Path) -> None:
@@ -121,31 +100,33 @@ def _file_for_scope(user: Path) -> None:
     os.mkfifo(user.parent / "session")
 
 
-BAD_FILES = [
-    _not_utf8,
-    _huge,
-    _directory,
-    _pipe,
-    _socket,
-    _device,
-    _dangling_link,
-    _link_loop,
-    _link_out_of_the_store,
-    _unreadable,
-    _names,
-    _sidecars,
-    _transcripts,
-    _file_for_scope,
-]
+Damage = Callable[[Path], object]
+
+BAD_FILES: dict[str, Damage] = {
+    "not UTF-8": lambda user: (user / "bad.md").write_bytes(b"\xff\xfe\x00"),
+    "huge": _huge,
+    "directory": lambda user: (user / "bad.md").mkdir(),
+    "pipe": lambda user: os.mkfifo(user / "bad.md"),
+    "socket": _socket,
+    "device": lambda user: (user / "bad.md").symlink_to("/dev/zero"),
+    "dangling link": lambda user: (user / "bad.md").symlink_to(user / "nowhere"),
+    "link loop": _link_loop,
+    "link out of the store": _link_out_of_the_store,
+    "unreadable": _unreadable,
+    "names": _names,
+    "files beside notes": _sidecars,
+    "transcripts": _transcripts,
+    "file for a scope": _file_for_scope,
+}
 
 
-@pytest.mark.parametrize("make", BAD_FILES)
+@pytest.mark.parametrize("name", BAD_FILES)
 @pytest.mark.timeout(10)
-def test_a_bad_file_hides_no_other(root: Path, make: Callable[[Path], None]) -> None:
+def test_a_bad_file_hides_no_other(root: Path, name: str) -> None:
     user = root / "user"
     with opened(root) as store:
         store.dispatch(memory.MemoryOpWrite("memory://user/a", "tea"))
-        make(user)
+        BAD_FILES[name](user)
         (user / "zz.md").write_text("tea")
         assert_others_are_there(store)
         rebuild(root)
@@ -155,27 +136,27 @@ def test_a_bad_file_hides_no_other(root: Path, make: Callable[[Path], None]) -> 
 
 
 @pytest.mark.parametrize(
-    ("make", "reading", "writing"),
+    ("name", "reading", "writing"),
     [
-        (_huge, "unsupported", None),
-        (_directory, "not_found", "internal"),
-        (_pipe, "not_found", None),
-        (_socket, "not_found", None),
-        (_device, "invalid_uri", "invalid_uri"),
-        (_link_loop, "not_found", None),
-        (_link_out_of_the_store, "invalid_uri", "invalid_uri"),
+        ("huge", "unsupported", None),
+        ("directory", "not_found", "internal"),
+        ("pipe", "not_found", None),
+        ("socket", "not_found", None),
+        ("device", "invalid_uri", "invalid_uri"),
+        ("link loop", "not_found", None),
+        ("link out of the store", "invalid_uri", "invalid_uri"),
     ],
 )
 @pytest.mark.timeout(10)
 def test_what_is_no_note_is_neither_read_nor_waited_for(
     store: memory.MemoryStore,
     root: Path,
-    make: Callable[[Path], None],
+    name: str,
     reading: str,
     writing: str | None,
 ) -> None:
     (root / "user").mkdir()
-    make(root / "user")
+    BAD_FILES[name](root / "user")
     assert failed(store, memory.MemoryOpRead(BAD)) == reading
     op = memory.MemoryOpWrite(BAD, "milk")
     if writing is not None:
@@ -253,26 +234,10 @@ def test_notes_that_come_and_go_under_a_search_hide_no_other(
         other.join()
 
 
-def _index_directory(path: Path) -> None:
-    path.mkdir()
-
-
-def _index_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _index_garbage(path: Path) -> None:
-    path.write_bytes(b"garbage" * 5000)
-
-
 def _index_short(path: Path) -> None:
     with opened(path.parent):
         pass
     path.write_bytes(b"SQLite format 3\0" + b"\0" * 50)
-
-
-def _index_locked_away(path: Path) -> None:
-    (path.parent / f"{path.name}.lock").mkdir()
 
 
 def _index_read_only(path: Path) -> None:
@@ -281,44 +246,26 @@ def _index_read_only(path: Path) -> None:
     path.chmod(0o444)
 
 
-def _meta_directory(path: Path) -> None:
-    (path.parent / "meta.json").mkdir()
+OWN_FILES: dict[str, Damage] = {
+    "index is a directory": lambda index: index.mkdir(),
+    "index is a pipe": os.mkfifo,
+    "index is garbage": lambda index: index.write_bytes(b"garbage" * 5000),
+    "index is short": _index_short,
+    "index is locked away": lambda index: index.with_name(f"{index.name}.lock").mkdir(),
+    "index is read-only": _index_read_only,
+    "meta is a directory": lambda index: index.with_name("meta.json").mkdir(),
+    "meta is a pipe": lambda index: os.mkfifo(index.with_name("meta.json")),
+    "meta is a list": lambda index: index.with_name("meta.json").write_text("[1]"),
+    "drafts are a file": lambda index: index.with_name(".drafts").write_text("x"),
+}
 
 
-def _meta_pipe(path: Path) -> None:
-    os.mkfifo(path.parent / "meta.json")
-
-
-def _meta_list(path: Path) -> None:
-    (path.parent / "meta.json").write_text(json.dumps([1]))
-
-
-def _drafts_file(path: Path) -> None:
-    (path.parent / ".drafts").write_text("x")
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        _index_directory,
-        _index_pipe,
-        _index_garbage,
-        _index_short,
-        _index_locked_away,
-        _index_read_only,
-        _meta_directory,
-        _meta_pipe,
-        _meta_list,
-        _drafts_file,
-    ],
-)
+@pytest.mark.parametrize("name", OWN_FILES)
 @pytest.mark.timeout(20)
-def test_a_damaged_file_of_the_store_itself_hides_no_note(
-    root: Path, make: Callable[[Path], None]
-) -> None:
+def test_a_damaged_file_of_the_store_itself_hides_no_note(root: Path, name: str) -> None:
     (root / "user").mkdir(parents=True)
     (root / "user/a.md").write_text("tea")
-    make(root / INDEX_NAME)
+    OWN_FILES[name](root / INDEX_NAME)
     for number in range(2):
         with opened(root) as store:
             written = store.dispatch(memory.MemoryOpWrite(f"memory://user/{number}", "tea"))
@@ -336,7 +283,7 @@ def test_bad_files_hide_nothing_in_a_large_store(root: Path) -> None:
         (user / f"n{number}.md").write_text("milk")
     with opened(root) as store:
         store.dispatch(memory.MemoryOpWrite("memory://user/a", "tea"))
-        for make in (_not_utf8, _sidecars, _file_for_scope):
-            make(user)
+        for name in ("not UTF-8", "files beside notes", "file for a scope"):
+            BAD_FILES[name](user)
         (user / "zz.md").write_text("tea")
         assert_others_are_there(store)

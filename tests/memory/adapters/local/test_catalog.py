@@ -205,18 +205,10 @@ def test_an_index_survives_its_store_being_closed(root: Path) -> None:
     assert (root / INDEX_NAME).stat().st_ino == before
 
 
-def _garbage(path: Path) -> None:
-    path.write_bytes(b"this is no database, and it is longer than a header of one" * 100)
-
-
 def _torn(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(8192))
-
-
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
 
 
 def _other_version(path: Path) -> None:
@@ -236,7 +228,16 @@ def _missing_table(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [_garbage, _torn, _empty, _other_version, _other_program, _missing_table]
+    "damage",
+    [
+        lambda path: path.write_bytes(b"this is no database, and longer than a header" * 100),
+        lambda path: path.write_bytes(b""),
+        _torn,
+        _other_version,
+        _other_program,
+        _missing_table,
+    ],
+    ids=["garbage", "empty", "torn", "other version", "other program", "missing table"],
 )
 def test_a_damaged_index_is_built_again(
     root: Path, damage: object, caplog: pytest.LogCaptureFixture

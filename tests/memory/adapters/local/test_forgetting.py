@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,19 +37,6 @@ class Embedding:
 def vectors_in(root: Path) -> list[bytes]:
     """What the files of vectors hold after their heads."""
     return [path.read_bytes()[64:] for path in root.glob("vectors-*")]
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock to turn."""
-    return Clock()
-
-
-@pytest.fixture
-def store(root: Path, clock: Clock) -> Iterator[memory.MemoryStore]:
-    """An open store on that clock."""
-    with opened(root, clock) as kept:
-        yield kept
 
 
 def test_a_note_goes_with_all_that_stands_beside_it(store: memory.MemoryStore, root: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -202,19 +202,6 @@ def test_a_foreign_file_is_a_value_error(text: str) -> None:
 
 A = "memory://user/a"
 SOON, LATER = Metadata(10.0), Metadata(20.0)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock to turn."""
-    return Clock()
-
-
-@pytest.fixture
-def store(root: Path, clock: Clock) -> Iterator[memory.MemoryStore]:
-    """An open store on that clock."""
-    with opened(root, clock) as kept:
-        yield kept
 
 
 def beside(root: Path) -> Path:

@@ -182,12 +182,6 @@ B = "memory://user/dir/b"
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """A clock to turn."""
-    return Clock()
-
-
-@pytest.fixture
 def expiring(root: Path, clock: Clock) -> Iterator[MemoryStore]:
     """An open store on that clock."""
     with opened(root, clock) as kept:
