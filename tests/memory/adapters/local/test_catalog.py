@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -227,26 +227,24 @@ def _missing_table(path: Path) -> None:
         connection.execute("DROP TABLE notes")
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.write_bytes(b"this is no database, and longer than a header" * 100),
-        lambda path: path.write_bytes(b""),
-        _torn,
-        _other_version,
-        _other_program,
-        _missing_table,
-    ],
-    ids=["garbage", "empty", "torn", "other version", "other program", "missing table"],
-)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda path: path.write_bytes(b"this is no database, but longer than a head" * 100),
+    "empty": lambda path: path.write_bytes(b""),
+    "torn": _torn,
+    "other version": _other_version,
+    "other program": _other_program,
+    "missing table": _missing_table,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_index_is_built_again(
-    root: Path, damage: object, caplog: pytest.LogCaptureFixture
+    root: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert callable(damage)
     with opened(root) as store:
         for name in "abcdefghij":
             note(store, f"user/{name}", f"tea {name} " * 50)
-    damage(root / INDEX_NAME)
+    DAMAGES[damage](root / INDEX_NAME)
     with opened(root) as store:
         assert len(found(store, "tea")) == 8
         note(store, "user/new", "milk")

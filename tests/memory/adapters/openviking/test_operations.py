@@ -86,6 +86,7 @@ def committing(**answers: object) -> ScriptedSdk:
 
 
 EXISTS = error("AlreadyExistsError")
+CREATED: Mapping[str, object] = {}
 MISSING = error(NOT_FOUND)
 BUSY_NOW = error("ConflictError", retryable=True)
 KEPT_BOTH = MemoryOpWrite(NOTE, "new", metadata=KEEP_BOTH)
@@ -198,11 +199,11 @@ ANSWERS: Mapping[str, tuple[MemoryOp, Mapping[str, object], MemoryResult, Sequen
         MemoryCommitResult(None, "memory://session/s/history/archive_002", -1),
         ["create_session", "ls_page"]),
     "a commit that left no archive begins anew": (
-        AGAIN, {**COMMITTING, "create_session": (EXISTS, {}), "ls_page": page(),
+        AGAIN, {**COMMITTING, "create_session": (EXISTS, CREATED), "ls_page": page(),
                 "delete_session": None},
         MemoryCommitResult("t1", ARCHIVE, -1), ["create_session", "ls_page", *NEW_SESSION]),
     "a commit that left no history begins anew": (
-        AGAIN, {**COMMITTING, "create_session": (EXISTS, {}), "ls_page": MISSING,
+        AGAIN, {**COMMITTING, "create_session": (EXISTS, CREATED), "ls_page": MISSING,
                 "delete_session": None},
         MemoryCommitResult("t1", ARCHIVE, -1), ["create_session", "ls_page", *NEW_SESSION]),
     "a note is forgotten": (
