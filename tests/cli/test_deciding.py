@@ -145,6 +145,15 @@ def test_show_tells_what_is_asked_and_how_to_answer(rath: Rath, project: Path) -
     assert (waits["question"], waits["schema"]) == ("which one?", {"type": "integer"})
 
 
+def test_show_writes_out_escapes_that_stand_in_a_question(rath: Rath, project: Path) -> None:
+    assert project.exists()
+    tool = Noting(work=lambda _: rath_package.ask("\x1b]0;a\x07 \x9b31mred?"), approval="never")
+    session = go([calls_of(1)], tool, persist=True)
+    told = rath("show", str(session.id), ends=Exit.ANSWERED).output
+    assert {char for char in told if not char.isprintable()} == {"\n"}
+    assert told.count(r"\x1b]0;a\x07 \x9b31mred?") == 3
+
+
 def test_what_waits_inside_a_call_is_said_by_the_id_of_the_outer_session(
     rath: Rath, project: Path
 ) -> None:

@@ -314,6 +314,14 @@ def test_a_session_goes_on_from_a_row_on_another_course(rath: Rath, tmp_path: Pa
     assert made.text() == "on another course"
 
 
+def test_what_a_run_raises_on_its_other_course_is_no_wrong_call(rath: Rath, tmp_path: Path) -> None:
+    client = ScriptedClient(["done", ValueError("the model is broken")])
+    asked = keep(run([], agent_provider=client.provider), tmp_path)
+    done = rath("replay", *asked, "--at", "1", "--prompt", "and now?")
+    assert done.exit_code != Exit.MISUSE
+    assert "the model is broken" in str(done.exception)
+
+
 @pytest.mark.parametrize("more", [("--prompt", "x"), ("--provider", "x")])
 def test_another_course_needs_a_row(rath: Rath, tmp_path: Path, more: tuple[str, str]) -> None:
     rath("replay", *keep(run(["done"]), tmp_path), *more, ends=Exit.MISUSE, err="--at")

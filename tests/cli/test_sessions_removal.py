@@ -10,6 +10,7 @@ import pytest
 
 from rath.cli.terminal import Exit
 from rath.session import Session
+from rath.session.log.index import StoreIndex
 from rath.session.persistence.store import FileStore
 from tests.cli.conftest import Rath
 from tests.support.logs import LogMaker
@@ -94,6 +95,16 @@ def test_what_is_old_goes_and_can_come_back(rath: Rath, aged: tuple[LogMaker, Lo
     assert str(new.session)[:8] in (listed := rath("ls").stdout)
     assert "11111111" not in listed
     assert rath("rm --restore", str(old.session)).exit_code == Exit.ANSWERED
+
+
+@pytest.mark.parametrize("columns", [20, 30])
+def test_no_id_is_cut_on_a_narrow_terminal(
+    rath: Rath, aged: tuple[LogMaker, LogMaker], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    # A session that no index knows is named by its whole id.
+    monkeypatch.setattr(StoreIndex, "summaries", lambda _: ())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rath("prune --older-than 30d --dry-run", ends=Exit.ANSWERED, out=f"{aged[0].session}\n")
 
 
 def test_nothing_is_old(rath: Rath, aged: tuple[LogMaker, LogMaker]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from rath._core.registry import Registry
+from rath._core.registry import EntryDescription, Registry
 
 
 def make() -> Registry[object]:
@@ -71,3 +72,28 @@ def test_plug_ins_come_from_entry_points() -> None:
     registry: Registry[object] = Registry("plug-in", group="console_scripts")
     assert "pytest" in registry.names()
     assert callable(registry.get("pytest"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem", "capabilities"),
+    [
+        (SimpleNamespace(capabilities=lambda: {"copies"}), None, {"copies"}),
+        (SimpleNamespace(is_available=lambda: True), None, None),
+        (
+            SimpleNamespace(is_available=lambda: False, capabilities=lambda: 1 / 0),
+            "says that it cannot work here: is_available() is False",
+            None,
+        ),
+        (SimpleNamespace(unavailable_reason=lambda: "install it"), "install it", None),
+        (SimpleNamespace(unavailable_reason=lambda: None), None, None),
+    ],
+    ids=["capabilities", "available", "not available", "reason", "no reason"],
+)
+def test_a_description_tells_availability_and_capabilities(
+    entry: object, problem: str | None, capabilities: object
+) -> None:
+    registry = make()
+    registry.register("red", entry)
+    assert registry.describe("red") == EntryDescription("red", problem, capabilities)
+    with pytest.raises(LookupError, match="no colour named 'blue'"):
+        registry.describe("blue")
