@@ -94,11 +94,6 @@ def test_an_agent_remembers_in_a_memory_of_an_installed_package(name: str) -> No
     assert [hit.snippet for hit in recalled.hits] == ["The user drinks tea"]
 
 
-def test_a_contract_may_be_run_twice_in_one_store() -> None:
-    backend = FakeMemory()
-    assert check_memory(backend) == check_memory(backend)
-
-
 def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(MemoryBackendNotFound):
         check_memory("no-such")
