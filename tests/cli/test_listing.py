@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-import rath as package
 from rath.cli.listing import draw_graph, lineage_of, newest_first
 from rath.cli.terminal import Exit
 from rath.session import Session
@@ -378,52 +376,32 @@ def picture(*parents: tuple[int, ...]) -> list[str]:
     ]
 
 
-def test_a_chain_is_one_lane() -> None:
-    assert picture((), (0,), (1,)) == ["● 2", "● 1", "● 0"]
-
-
-def test_strangers_stand_below_one_another() -> None:
-    assert picture((), (), ()) == ["● 2", "● 1", "● 0"]
-
-
-def test_a_branch() -> None:
-    assert picture((), (0,), (0,)) == ["● 2", "│ ● 1", "├─╯", "● 0"]
-
-
-def test_a_merge() -> None:
-    assert picture((), (), (0, 1)) == ["● 2", "├─╮", "│ ● 1", "● 0"]
-
-
-def test_a_branch_and_a_merge() -> None:
-    assert picture((), (0,), (0,), (1, 2)) == ["● 3", "├─╮", "│ ● 2", "● │ 1", "├─╯", "● 0"]
-
-
-def test_many_branches_meet_at_once() -> None:
-    assert picture((), (0,), (0,), (0,)) == ["● 3", "│ ● 2", "│ │ ● 1", "├─┴─╯", "● 0"]
-
-
-def test_a_lane_that_is_there_is_met() -> None:
-    assert picture((), (0,), (1, 0), (0,)) == ["● 3", "│ ● 2", "├─┤", "│ ● 1", "├─╯", "● 0"]
-
-
-def test_lanes_cross() -> None:
-    assert picture((), (), (), (1,), (0, 2)) == [
-        "● 4",
-        "├─╮",
-        "│ │ ● 3",
-        "│ ● │ 2",
-        "│   ● 1",
-        "● 0",
-    ]
-    assert picture((), (0,), (0,), (0, 1)) == ["● 3", "├─╮", "│ │ ● 2", "│ ● │ 1", "├─┴─╯", "● 0"]
-
-
-def test_a_lane_to_the_left() -> None:
-    assert picture((), (), (1, 0), (0,)) == ["● 3", "│ ● 2", "├─┤", "│ ● 1", "● 0"]
-
-
-def test_a_parent_that_is_not_among_them_is_left_out() -> None:
-    assert picture((7,), (0, 9)) == ["● 1", "● 0"]
+@pytest.mark.parametrize(
+    ("parents", "lines"),
+    [
+        pytest.param(((), (0,), (1,)), "● 2/● 1/● 0", id="a chain"),
+        pytest.param(((), (), ()), "● 2/● 1/● 0", id="strangers"),
+        pytest.param(((), (0,), (0,)), "● 2/│ ● 1/├─╯/● 0", id="a branch"),
+        pytest.param(((), (), (0, 1)), "● 2/├─╮/│ ● 1/● 0", id="a merge"),
+        pytest.param(
+            ((), (0,), (0,), (1, 2)), "● 3/├─╮/│ ● 2/● │ 1/├─╯/● 0", id="a branch and a merge"
+        ),
+        pytest.param(((), (0,), (0,), (0,)), "● 3/│ ● 2/│ │ ● 1/├─┴─╯/● 0", id="many branches"),
+        pytest.param(
+            ((), (0,), (1, 0), (0,)), "● 3/│ ● 2/├─┤/│ ● 1/├─╯/● 0", id="a lane that is there"
+        ),
+        pytest.param(
+            ((), (), (), (1,), (0, 2)), "● 4/├─╮/│ │ ● 3/│ ● │ 2/│   ● 1/● 0", id="lanes cross"
+        ),
+        pytest.param(
+            ((), (0,), (0,), (0, 1)), "● 3/├─╮/│ │ ● 2/│ ● │ 1/├─┴─╯/● 0", id="lanes join"
+        ),
+        pytest.param(((), (), (1, 0), (0,)), "● 3/│ ● 2/├─┤/│ ● 1/● 0", id="a lane to the left"),
+        pytest.param(((7,), (0, 9)), "● 1/● 0", id="unknown parents"),
+    ],
+)
+def test_a_graph_is_drawn(parents: tuple[tuple[int, ...], ...], lines: str) -> None:
+    assert picture(*parents) == lines.split("/")
 
 
 def test_one_that_came_from_itself_is_there_all_the_same() -> None:
@@ -538,16 +516,6 @@ def test_a_damaged_log_ends_with_four(rath: Rath, family: Family, verb: str) -> 
     assert "11111111-0000-4000-8000-000000000001.jsonl:2: the checksum does not fit" in (
         result.stdout + result.stderr
     )
-
-
-@pytest.mark.parametrize("verb", ["ls", "show", "tail", "log", "cost", "verify", "prune", "rm"])
-def test_every_option_stands_in_the_reference(rath: Rath, verb: str) -> None:
-    page = (Path(package.__file__).parents[2] / "docs/source/reference/cli.md").read_text("utf-8")
-    section = page.partition(f"## rath {verb}\n")[2].partition("\n## ")[0]
-    shared_options = page.partition("## Stored sessions\n")[2].partition("\n## ")[0]
-    options = set(re.findall(r"│[ *]+(--[\w-]+)", rath(verb, "--help").stdout)) - {"--help"}
-    assert "--store" in options
-    assert {each for each in options if each not in section + shared_options} == set()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no such pipes")

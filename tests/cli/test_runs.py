@@ -57,26 +57,6 @@ def test_calls_are_approved_denied_and_edited_and_the_run_goes_on(
     assert [each.by for each in decisions(out)] == ["ada", "Session.deny", "Session.edit"]
 
 
-def test_what_still_waits_is_told_with_how_to_say_it(rath: Rath, stored: Session) -> None:
-    told = rath("approve", str(stored.id), "c1").output
-    assert "c2 waits for an approval: f" in told
-    assert f"rath approve {stored.id} c2" in told
-    assert "c1 waits" not in told
-
-
-def test_as_json_it_lists_what_still_waits(rath: Rath, stored: Session) -> None:
-    told = json.loads(rath("deny", str(stored.id), "c2", "--json").output)
-    assert (told["session"], told["call"], told["state"]) == (
-        str(stored.id),
-        "c2",
-        "needs_approval",
-    )
-    assert [(each["call"], each["waits_for"]) for each in told["waiting"]] == [
-        ("c1", "approval"),
-        ("c3", "approval"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -96,13 +76,6 @@ def test_what_cannot_be_said_is_refused_with_status_2(
     done = rath(verb, str(stored.id), *more, ends=Exit.MISUSE)
     assert said in " ".join(done.output.split())
     assert decisions(Session.load(stored.id)) == []
-
-
-def test_a_session_that_waits_for_nothing_takes_no_word(rath: Rath, project: Path) -> None:
-    assert project.exists()
-    out = go(["done"], persist=True)
-    done = rath("approve", str(out.id), "c1", ends=Exit.MISUSE)
-    assert "what waits: nothing" in done.output
 
 
 def test_calls_of_one_id_are_named_by_their_index(rath: Rath, project: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -132,15 +132,16 @@ class Registry(Generic[T]):
             LookupError: No such name.
         """
         entry = self.get(name)
-        reason: object = getattr(entry, "unavailable_reason", None)
+        reason: Callable[[], str | None] | None = getattr(entry, "unavailable_reason", None)
         problem: str | None = None
-        if callable(reason):
+        if reason is not None:
             problem = reason()
         elif not self.is_available(name):
             problem = "says that it cannot work here: is_available() is False"
-        offered: Any = getattr(entry, "capabilities", None)
-        can_tell = problem is None and callable(offered)
-        return EntryDescription(name, problem, offered() if can_tell else None)
+        offered: Callable[[], object] | None = getattr(entry, "capabilities", None)
+        if problem is not None or offered is None:
+            return EntryDescription(name, problem, None)
+        return EntryDescription(name, None, offered())
 
     def first_available(self, names: Iterable[str], *, hint: str = "") -> str:
         """Return the first of `names` that is available.

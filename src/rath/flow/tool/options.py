@@ -71,7 +71,30 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOptions:
+class CallOptions:
+    """How calls of a tool are made.
+
+    Raises:
+        TypeError: A value is of the wrong type.
+        ValueError: A value is of the right type and means nothing.
+    """
+
+    effects: ToolEffects = "non_idempotent"
+    timeout: float | None = None
+    """Seconds a call may take; None takes the loop's own limit."""
+
+    parallel_safe: bool = False
+    approval: ApprovalRule = "never"
+
+    def __post_init__(self) -> None:
+        check_effects(self.effects)
+        check_timeout(self.timeout)
+        check_kind("parallel_safe", self.parallel_safe, bool, "True or False")
+        check_approval(self.approval)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions(CallOptions):
     """What `rath.tool` was told.
 
     Raises:
@@ -81,23 +104,16 @@ class ToolOptions:
 
     name: str | None = None
     description: str | None = None
-    parallel_safe: bool = False
     resource: Resource | None = None
-    effects: ToolEffects = "non_idempotent"
-    timeout: float | None = None
-    approval: ApprovalRule = "never"
 
     def __post_init__(self) -> None:
         if self.name is not None:
             checked_name(self.name)
         if self.description is not None:
             check_kind("description", self.description, str, "a str")
-        check_kind("parallel_safe", self.parallel_safe, bool, "True or False")
         if self.resource is not None and not callable(self.resource):
             _key(self.resource, "resource")
-        check_effects(self.effects)
-        check_timeout(self.timeout)
-        check_approval(self.approval)
+        CallOptions.__post_init__(self)
 
     def resource_key(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
         """Return what a call works on, None where `resource` does not say.
