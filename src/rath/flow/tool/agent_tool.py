@@ -13,7 +13,7 @@ from rath._core.lazy_imports import lazy_function
 from rath._core.options import origin_of
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
-from rath.flow.tool.options import CallOptions, check_kind
+from rath.flow.tool.options import TOOL_NAME, CallOptions, check_kind
 from rath.llm.image import Image
 from rath.session import Session
 from rath.session.calls.asking import call_here
@@ -42,7 +42,6 @@ _recording_as = lazy_function("rath.session.run.recorder", "recording_as")
 PassedImages = Literal["none", "last"]
 """`last`: the agent sees the pictures of the last row in which the user shows some."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SCHEMA = {
     "type": "object",
@@ -100,7 +99,7 @@ class AgentTool(FlowToolCall):
         options: AgentToolOptions | None = None,
     ) -> None:
         check_kind("name", name, str, "a str")
-        if _NAME.fullmatch(name) is None:
+        if TOOL_NAME.fullmatch(name) is None:
             raise ValueError(
                 f"{name!r} cannot be the name of a tool; give 1 to 64 letters, digits, '_' or '-', "
                 "such as as_tool('researcher')"

@@ -66,7 +66,7 @@ def check_approval(approval: object) -> None:
 Resource = str | tuple[str, ...] | Callable[[Mapping[str, Any]], str | tuple[str, ...]]
 """What a call works on: a name, several, or a function of the arguments that gives them."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of tools that OpenAI and Anthropic take."""
 
 
@@ -136,7 +136,7 @@ def checked_name(name: object) -> str:
         ValueError: No vendor takes it.
     """
     check_kind("name", name, str, "a str")
-    if not _NAME.fullmatch(cast("str", name)):
+    if not TOOL_NAME.fullmatch(cast("str", name)):
         raise ValueError(
             f"a tool cannot be named {name!r}; expected 1 to 64 letters of a to z, digits, _ and "
             '-, which is what models can call; give another one, @rath.tool(name="...")'
