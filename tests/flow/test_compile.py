@@ -93,14 +93,13 @@ def test_a_missing_key_is_a_problem() -> None:
     assert "No API key found" in problems[0]
 
 
-def test_a_key_in_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_the_environment_or_the_provider_is_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = flow.Provider(model="m", api_key="test-key")
+    assert flow.Agent("p", own).compile().validate(raise_on_error=True) == []
     monkeypatch.setenv("OPENAI_API_KEY", "test-key")
     assert Team(flow.Provider(model="m")).compile().validate() == []
-
-
-def test_a_key_of_the_provider_is_enough() -> None:
-    provider = flow.Provider(model="m", api_key="test-key")
-    assert flow.Agent("p", provider).compile().validate(raise_on_error=True) == []
 
 
 def test_an_unknown_kind_is_a_problem() -> None:
@@ -203,10 +202,14 @@ def test_the_origin_of_a_name_from_the_environment_is_told(
         ("claude-9-latest", "claude-9-20261001"),
         ("openai/gpt-9:online", "openai/gpt-9"),
         ("openai/gpt-9", "openai/*"),
+        ("gpt-9", None),  # an empty list says nothing
     ],
 )
-def test_a_model_that_is_offered_is_no_problem(serve: Serve, model: str, listed: str) -> None:
-    agent = flow.Agent("p", at(serve(models=[listed]), model=model))
+def test_a_model_that_is_offered_is_no_problem(
+    serve: Serve, model: str, listed: str | None
+) -> None:
+    models = chat_replies.model_list(*([] if listed is None else [listed]))
+    agent = flow.Agent("p", at(serve(models=models), model=model))
     assert agent.compile().validate(live=True) == []
 
 
@@ -258,11 +261,6 @@ def test_an_endpoint_that_lists_nothing_is_no_problem_but_logged(
         assert flow.Agent("p", at(server)).compile().validate(live=True) == []
     assert "whether 'gpt-9' is offered is not known" in caplog.text
     assert KEY not in caplog.text
-
-
-def test_an_empty_list_says_nothing(serve: Serve) -> None:
-    server = serve(models=chat_replies.model_list())
-    assert flow.Agent("p", at(server)).compile().validate(live=True) == []
 
 
 def test_a_refused_key_is_a_problem(serve: Serve) -> None:

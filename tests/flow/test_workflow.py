@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,12 +18,11 @@ from pydantic import BaseModel
 from rath import flow
 from rath.config import ConfigStore, LLMProviderConfig
 from rath.errors import OutputError, ToolNameConflictError
-from rath.flow.agent_param import resolve_provider_arg
 from rath.flow.tool import FlowToolCall, global_system_tools
 from rath.llm import RathLLMStreamDelta
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.session import ChunkKind, Session
-from rath.session.outcome import Completed, DeadlineExceeded, RoundLimit
+from rath.session.outcome import DeadlineExceeded, RoundLimit
 from rath.session.record import Operation
 from rath.testing import ScriptedClient, tool_call
 from tests.support.waiting import PATIENCE
@@ -132,22 +130,6 @@ def test_to_reaches_every_descendant() -> None:
     )
     assert workflow.to(model="new") is workflow
     assert [each.agent.provider.model for each in (deep, listed, kept)] == ["new"] * 3
-
-
-def test_to_without_agents_does_nothing() -> None:
-    workflow = Bare()
-    assert workflow.to() is workflow
-
-
-def test_to_reports_what_is_wrong_with_its_arguments() -> None:
-    workflow = Bare(a=flow.Agent("p", model="m"))
-    provider = flow.Provider(model="m")
-    with pytest.raises(TypeError, match="expected a Provider"):
-        workflow.to("openai")  # type: ignore[arg-type]  # wrong on purpose
-    with pytest.raises(ValueError, match="not both"):
-        workflow.to(provider, provider="name")
-    with pytest.raises(ValueError, match="no provider given"):
-        workflow.to()
 
 
 def test_repr_is_a_tree() -> None:
@@ -308,10 +290,7 @@ def test_an_agent_answers() -> None:
     out = flow.Agent("Be kind.", client.provider)(user())
     assert out.text() == "hello"
     assert [message.content for message in client.requests[0].messages] == ["Be kind.", "hi"]
-
-
-def test_the_prompt_stays_out_of_the_transcript() -> None:
-    out = flow.Agent("Be kind.", ScriptedClient(["hello"]).provider)(user())
+    # The prompt is no row.
     assert [row.kind for row in out.chunk_table] == [ChunkKind.USER, ChunkKind.ASSISTANT]
 
 
@@ -413,36 +392,6 @@ def test_events_are_streamed() -> None:
     assert "".join(event.content_delta or "" for event in events) == "so it is"
 
 
-def test_the_record_says_which_agent_ran() -> None:
-    class Team(flow.Workflow):
-        def __init__(self) -> None:
-            self.writer = flow.Agent("p", ScriptedClient(["a", "b"]).provider)
-
-        def forward(self, session: Session) -> Session:
-            return self.writer(self.writer(session))
-
-    out = Team()(user())
-    places = [entry.place for entry in out.record if isinstance(entry, Operation)]
-    assert [(place.path, place.ordinal) for place in places] == [
-        ("Team.writer", 0),
-        ("Team.writer", 1),
-    ]
-
-
-def test_a_tool_may_run_an_agent_on_its_session() -> None:
-    inner = flow.Agent("inner", ScriptedClient(["from inside"]).provider)
-
-    class Ask(Echo):
-        def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:
-            return inner(session).text()
-
-    client = ScriptedClient([tool_call("echo", {}), "done"])
-    out = flow.Agent("outer", client.provider, [Ask()])(user())
-    assert out.text() == "done"
-    assert out.outcome == Completed()
-    assert "from inside" in str(list(out.chunk_table)[2].payload["content"])
-
-
 def test_agent_param_shows_its_data_read_only() -> None:
     param = flow.Agent("p", model="m").agent
     assert isinstance(param.data, MappingProxyType)
@@ -500,11 +449,6 @@ def test_agent_param_says_what_is_wrong(
 ) -> None:
     with pytest.raises(error, match=message):
         flow.Agent("p", model="m").agent.to(**arguments)
-
-
-def test_a_model_alone_overlays_the_base() -> None:
-    base = flow.Provider(seed=4, model="old")
-    assert resolve_provider_arg(model="new", base=base) == replace(base, model="new")
 
 
 def test_agent_param_shows_its_memory_only_when_there_is_one() -> None:
