@@ -163,22 +163,17 @@ def test_a_kind_whose_package_is_missing_says_what_to_install(
         ("http://h.example/v1", "goes to h.example unencrypted"),
         ("http://8.8.8.8/v1", "unencrypted"),
         (f"https://u:{CANARY}@h.example/v1", "a user name or a password"),
+        ("https://h.example/v1", None),
+        # Of one's own network.
+        *((f"http://{host}/v1", None) for host in ("localhost:1234", "127.0.0.1", "192.168.0.9")),
+        *((f"http://{host}/v1", None) for host in ("[::1]:1", "models.internal")),
     ],
 )
-def test_an_endpoint_that_is_odd(rath: Rath, home: Path, url: str, text: str) -> None:
+def test_an_endpoint_that_is_odd(rath: Rath, home: Path, url: str, text: str | None) -> None:
     write_config(home, llm_config("u", u={"model": "m", "base_url": url}), {"u": "k"})
     told = findings(doctor(rath), "Models", "u")
-    assert [found.level for found in told] == ["ok", "warning"]
-    assert text in told[1].text
-
-
-@pytest.mark.parametrize(
-    "url", ["http://localhost:1234/v1", "http://127.0.0.1/v1", "http://192.168.0.9/v1",
-            "http://[::1]:1/v1", "http://models.internal/v1", "https://h.example/v1"],
-)  # fmt: skip
-def test_an_endpoint_of_ones_own_network_is_not_odd(rath: Rath, home: Path, url: str) -> None:
-    write_config(home, llm_config("u", u={"model": "m", "base_url": url}), {"u": "k"})
-    assert [found.level for found in findings(doctor(rath), "Models", "u")] == ["ok"]
+    assert [found.level for found in told] == ["ok"] + ["warning"] * (text is not None)
+    assert text is None or text in told[-1].text
 
 
 def test_an_endpoint_of_the_environment_without_a_key(

@@ -364,25 +364,6 @@ def test_a_session_that_has_ended_waits_for_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("crew", "expected MODULE:ATTRIBUTE"),
-        (":team", "expected MODULE:ATTRIBUTE"),
-        ("no_such_crew:team", "no module 'no_such_crew'"),
-        ("crew:taem", "no attribute 'taem'. Did you mean 'team'?"),
-        ("crew:number", "is a int; expected a workflow"),
-    ],
-)
-def test_a_name_of_no_workflow_is_a_wrong_call(program: Path, name: str, said: str) -> None:
-    with pytest.raises(Misuse, match=re.escape(said)):
-        load_workflow(name)
-
-
-def test_a_class_is_called_for_its_workflow(program: Path) -> None:
-    assert isinstance(load_workflow("crew:Team"), flow.Workflow)
-
-
-@pytest.mark.parametrize(
     ("code", "attribute", "said"),
     [
         ("import not_there_at_all", "x", "ModuleNotFoundError: No module named 'not_there_at_all'"),

@@ -208,3 +208,8 @@ def test_a_broken_memory_is_told_what_is_wrong() -> None:
     assert "failed  a_transcript_is_archived: OSError('disk full')" in text
     assert "failed  a_write_replaces_the_note: expected 'short' at memory://" in text
     assert "passed  closing_twice_is_closing_once" in text
+
+
+def test_a_contract_may_be_run_twice_in_one_store() -> None:
+    backend = FakeMemory()
+    assert check_memory(backend) == check_memory(backend)

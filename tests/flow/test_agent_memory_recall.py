@@ -206,6 +206,12 @@ def test_more_of_a_note_is_read_when_asked_for(data: str | bytes, text: str) -> 
     assert rows[0].payload["content"] == f"[memory:memory://user/a] {text}"
 
 
+def test_policies_are_recognised() -> None:
+    assert isinstance(DefaultRecallInjection(), MemoryInjectionPolicy)
+    assert isinstance(Fixed(), MemoryInjectionPolicy)
+    assert not isinstance(object(), MemoryInjectionPolicy)
+
+
 # ---- policies that programs bring
 
 

@@ -342,6 +342,13 @@ def test_a_long_pending_chain_is_cancelled_whole() -> None:
     assert [cell.result() for cell in cells] == [-1] * 2001
 
 
+def test_the_root_of_a_diamond_is_cancelled_with_it() -> None:
+    root = start(forever)
+    tip = start(follow, start(follow, root), start(follow, root))
+    tip.cancel_chain()
+    assert root.result() == -1
+
+
 def test_two_runs_whose_code_reads_each_other_do_not_hang() -> None:
     cells: dict[str, Deferred[int]] = {}
     ready = threading.Event()

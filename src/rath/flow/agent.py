@@ -96,7 +96,7 @@ class Agent(Remembering, Workflow):
         chosen = resolve_provider_arg(provider, model=model)
         prompt = Session.from_agent_prompt(system_prompt)
         self._lease: Lease | None = None if memory is None else open_memory(memory)
-        self.agent = AgentParam(prompt, chosen, _held(self._lease))
+        self.agent = AgentParam(prompt, chosen, _store_of(self._lease))
         self.tools = list(tools or ())
         self.on_event = on_event
         self.memory_inject = memory_inject
@@ -237,7 +237,7 @@ class Agent(Remembering, Workflow):
         self.close()
 
 
-def _held(lease: Lease | None) -> MemoryStore | None:
+def _store_of(lease: Lease | None) -> MemoryStore | None:
     if lease is None:
         return None
     assert isinstance(lease.handle, MemoryStore)

@@ -310,7 +310,7 @@ def _operation(session_id: UUID, body: Body, *, wait: bool, run: UUID | None) ->
     said = [
         (index, {"role": row.kind_name, "content": text})
         for index, row in enumerate(body.table)
-        if (text := _said(row)).strip()
+        if (text := _row_text(row)).strip()
     ]
     return MemoryOpCommit(
         str(session_id),
@@ -322,7 +322,7 @@ def _operation(session_id: UUID, body: Body, *, wait: bool, run: UUID | None) ->
     )
 
 
-def _said(row: ChunkRow) -> str:
+def _row_text(row: ChunkRow) -> str:
     match row.content:
         case UserText() as said:
             return said.described
