@@ -130,6 +130,8 @@ def test_to_reaches_every_descendant() -> None:
     )
     assert workflow.to(model="new") is workflow
     assert [each.agent.provider.model for each in (deep, listed, kept)] == ["new"] * 3
+    with pytest.raises(TypeError, match="expected a Provider"):
+        workflow.to("openai")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_repr_is_a_tree() -> None:

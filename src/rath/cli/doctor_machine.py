@@ -214,44 +214,6 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, found[1].split("."))) if found else ()
 
 
-def check_sandboxes() -> Iterator[CheckFinding]:
-    """Yield which sandbox backends can be used here."""
-    chosen = {
-        entry.backend_kind
-        for store in usable_configs()
-        for entry in store.config.backend.providers.values()
-    }
-    yield from _check_plane("Sandboxes", backends, _sandbox_text, chosen)
-
-
-def check_memories() -> Iterator[CheckFinding]:
-    """Yield which memory backends can be used here."""
-    chosen = {
-        entry.backend_kind
-        for store in usable_configs()
-        for entry in store.config.memory.providers.values()
-    }
-    yield from _check_plane("Memories", memories, lambda _: "usable", chosen)
-
-
-def _check_plane(
-    group: str, plane: Any, text_of: Callable[[EntryDescription], str], chosen: set[str]
-) -> Iterator[CheckFinding]:
-    names = plane.list_names()
-    for name in [*names, *sorted(chosen.difference(names))]:
-        # What a config names must be there; what only might be used need not.
-        is_chosen = name in chosen
-        try:
-            found: EntryDescription = plane.describe(name)
-            text = found.problem or text_of(found)
-        except Exception as exc:  # noqa: BLE001  # plug-ins raise anything; it is told here
-            kind = "" if isinstance(exc, RathError) else f"{type(exc).__name__}: "
-            yield CheckFinding(group, name, "problem" if is_chosen else "warning", f"{kind}{exc}")
-            continue
-        missing: Level = "problem" if is_chosen else "note"
-        yield CheckFinding(group, name, missing if found.problem else "ok", text)
-
-
 def _sandbox_text(found: EntryDescription) -> str:
     """Return how a backend that works here isolates, and what limits or serves it."""
     assert isinstance(found.capabilities, Capabilities)
@@ -263,6 +225,34 @@ def _sandbox_text(found: EntryDescription) -> str:
         server = find_connection()
         text += f", server {server.domain.rpartition('@')[2]} ({server.origin}; not asked)"
     return text
+
+
+_PLANES: tuple[tuple[str, str, Any, Callable[[EntryDescription], str]], ...] = (
+    ("Sandboxes", "backend", backends, _sandbox_text),
+    ("Memories", "memory", memories, lambda _: "usable"),
+)
+"""Group of findings, section of the config, registry, and the text of a driver that works here."""
+
+
+def check_planes() -> Iterator[CheckFinding]:
+    """Yield which drivers of sandboxes and of memories can be used here."""
+    configs = [store.config for store in usable_configs()]
+    for group, section, plane, text_of in _PLANES:
+        tables = [getattr(config, section).providers for config in configs]
+        chosen = {entry.backend_kind for table in tables for entry in table.values()}
+        names = plane.list_names()
+        for name in [*names, *sorted(chosen.difference(names))]:
+            # What a config names must be there; what only might be used need not.
+            is_chosen = name in chosen
+            level: Level = "problem" if is_chosen else "note"
+            try:
+                found: EntryDescription = plane.describe(name)
+                level = level if found.problem else "ok"
+                text = found.problem or text_of(found)
+            except Exception as exc:  # noqa: BLE001  # plug-ins raise anything; it is told here
+                kind = "" if isinstance(exc, RathError) else f"{type(exc).__name__}: "
+                level, text = "problem" if is_chosen else "warning", f"{kind}{exc}"
+            yield CheckFinding(group, name, level, text)
 
 
 def check_stores() -> Iterator[CheckFinding]:
