@@ -104,8 +104,11 @@ def test_what_is_old_goes_and_can_come_back(rath: Rath, aged: tuple[LogMaker, Lo
 def test_no_id_is_cut_on_a_narrow_terminal(
     rath: Rath, aged: tuple[LogMaker, LogMaker], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
+    def nothing(_: StoreIndex) -> tuple[()]:
+        return ()
+
     # A session that no index knows is named by its whole id.
-    monkeypatch.setattr(StoreIndex, "summaries", lambda _: ())
+    monkeypatch.setattr(StoreIndex, "summaries", nothing)
     monkeypatch.setenv("COLUMNS", str(columns))
     rath("prune --older-than 30d --dry-run", ends=Exit.ANSWERED, out=f"{aged[0].session}\n")
 

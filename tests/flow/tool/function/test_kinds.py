@@ -43,7 +43,7 @@ def cases(field: str) -> list[Any]:
     found: list[Any] = []
     for name, kind in KINDS.items():
         each: Any = getattr(kind, field)
-        rows = each.values() if isinstance(each, Mapping) else each
+        rows: list[Any] = list(each.values() if field == "good" else each)
         for at, row in enumerate(rows):
             values = row if field in ("good", "lax") else (row,)
             found.append(pytest.param(name, *values, id=f"{name}-{at}"))
