@@ -6,6 +6,8 @@ import base64
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -18,7 +20,9 @@ from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import preview, protocol_error, status_error
 from rath.llm.stream import fold
+from tests.support import chat_replies
 from tests.support.canaries import all_logs, any_keys, forms_of, long_keys, seen, sendable_keys
+from tests.support.chat_server import ChatServer
 from tests.support.echoes import written_forms
 from tests.support.targets import request_target
 
@@ -181,3 +185,48 @@ def test_a_library_is_guarded_once(library: logging.Logger) -> None:
     before = len(library.filters)
     guard_logs(["some_library"], f"{LOGGED_KEY}-too")
     assert len(library.filters) == before
+
+
+FIRST_CALLS = {
+    "sdk": """
+from rath.llm import Provider, RathLLMChatRequest, RathLLMMessage, RathOpenAIChatClient as Client
+""",
+    "litellm": """
+from rath.llm import Provider, RathLLMChatRequest, RathLLMMessage, RathLiteLLMChatClient as Client
+""",
+    "mcp": """
+from rath.mcp import MCPClient
+call = MCPClient(url, auth=key).list_tools
+""",
+}
+ASK_A_MODEL = """
+provider = Provider(model="openai/m", api_key=key, base_url=url, retry_max_attempts=1)
+ask = RathLLMChatRequest(messages=(RathLLMMessage("user", "hi"),))
+call = lambda: Client(provider).complete(ask)
+"""
+LOG_ALL = """
+import logging, sys
+logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+url, key = sys.argv[1:]
+"""
+FAIL = """
+try:
+    call()
+except Exception as exc:
+    print("failed with", type(exc).__name__)
+"""
+
+
+@pytest.mark.parametrize("name", FIRST_CALLS)
+def test_the_first_connection_of_a_process_logs_no_key(name: str) -> None:
+    refused = chat_replies.status_error(404, "no", headers={"x-repeated": LOGGED_KEY})
+    ask = ASK_A_MODEL if name != "mcp" else ""
+    code = LOG_ALL + FIRST_CALLS[name] + ask + FAIL
+    with ChatServer(answer=lambda _: refused) as server:
+        run = subprocess.run(
+            [sys.executable, "-c", code, server.base_url, LOGGED_KEY],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    assert "failed with" in run.stdout, run.stderr
+    assert "x-repeated" in run.stdout  # the header was logged
+    assert "cNry" not in run.stdout + run.stderr

@@ -237,16 +237,23 @@ class _LogFilter(logging.Filter):
 
 _log_filter = _LogFilter()
 
+_LATE_LOGGERS = ("connection", "http11", "http2", "proxy", "socks")
+"""Loggers below "httpcore" and "httpcore2", which are imported only with the first connection."""
+
 
 def guard_logs(libraries: Iterable[str], *secrets: str) -> None:
-    """Keep long keys out of the logs of these libraries, which are imported, from now on.
+    """Keep long keys out of the logs of these libraries from now on.
 
-    They log addresses, status lines and headers as they come, before anyone else has them.
+    They log addresses, status lines and headers as they come, before anyone else has them. A
+    library is imported before, or its loggers are `_LATE_LOGGERS`.
     """
     for secret in secrets:
         if len(secret) >= MIN_IN_ANSWER:
             _log_filter.add(secret)
     roots = set(libraries)
+    for library in roots:
+        for name in _LATE_LOGGERS if library in {"httpcore", "httpcore2"} else ():
+            logging.getLogger(f"{library}.{name}")
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] in roots:
             # Adding it again changes nothing.

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
-from rath.errors import ProviderStatusError
 from rath.llm import credentials
 from rath.llm.calls import CallSource, ModelCaller, P, at_endpoint
-from rath.llm.errors import explain_refusal
 from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
 from rath.llm.provider import Provider, given_fields
 from rath.llm.transport import WireReply
-
-T = TypeVar("T")
 
 
 def check_fields(provider: Any, noun: str) -> None:
@@ -94,13 +90,11 @@ class PurposeEndpoint:
         """
         transport = await self._endpoint.connect(self.target)
         async with at_endpoint(call, transport):
-            try:
-                return await transport.post(body)
-            except ProviderStatusError as exc:
-                explained = await explain_refusal(exc, self.target, transport.models)
-                if explained is exc:
-                    raise
-                raise explained from exc
+            return await transport.post(body)
+
+    async def models(self) -> tuple[str, ...]:
+        """Ask the endpoint which models it offers; see `Transport.models`."""
+        return await (await self._endpoint.connect(self.target)).models()
 
 
 class OneShotClient(ModelCaller[P]):
@@ -114,15 +108,3 @@ class OneShotClient(ModelCaller[P]):
         """Return the record of a call that is about to be made."""
         facts = self.call_facts(self.route())
         return CallRecorder(facts, parameters=parameters, digest=sha256(body).hexdigest())
-
-    async def _complete(self, call: CallRecorder, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return what `attempt` gives after as many tries as allowed; a failure is recorded.
-
-        Raises:
-            ProviderError: The last try failed.
-        """
-        try:
-            return await self.try_call(call, attempt)
-        except Exception as exc:
-            call.fail(exc)
-            raise

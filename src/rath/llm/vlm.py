@@ -14,7 +14,6 @@ from rath import config
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
-from rath.errors import InvalidRequestError
 from rath.llm import one_shot
 from rath.llm.body import encode_message, text_then_images, to_json
 from rath.llm.chat_request import RathLLMMessage
@@ -177,15 +176,19 @@ class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):
         written = encode_message(message, parts=text_then_images)
         body = to_json({"messages": [written], **set_limits, "model": provider.model})
         call = self._open_call(body, parameters)
-        return call.finish(await self._complete(call, partial(self._ask, body, call)))
+        return call.finish(
+            await self.complete_call(
+                call,
+                partial(self._ask, body, call),
+                self.route(),
+                list_models=self._endpoint.models,
+                n_images=1,
+            )
+        )
 
     async def _ask(self, body: bytes, call: CallRecorder) -> RathLLMChatResponse:
         target = self._endpoint.target
-        try:
-            reply = await self._endpoint.post(body, call)
-        except InvalidRequestError as exc:
-            exc.add_note("the request shows images, which not every model reads (images: 1)")
-            raise
+        reply = await self._endpoint.post(body, call)
         fields = answer_object(reply.content, target, status=reply.status)
         try:
             if fields.get("error") or fields.get("choices") != []:

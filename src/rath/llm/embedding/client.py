@@ -25,7 +25,7 @@ from rath.errors import ProviderProtocolError
 from rath.llm.body import to_json
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMTokenUsage, count_of, fields_of
 from rath.llm.credentials import RequestTarget, default_entry, entry_for
-from rath.llm.errors import answer_error, protocol_error
+from rath.llm.errors import ModelLister, answer_error, protocol_error
 from rath.llm.evidence import CallEvidence, CallRecorder, JsonValue
 from rath.llm.one_shot import OneShotClient, PurposeEndpoint, check_fields, from_entry
 from rath.llm.provider import ConfigEntry
@@ -250,6 +250,9 @@ class EmbeddingClient(OneShotClient[EmbeddingProvider]):
     at_once: ClassVar[int] = 4
     """Requests that one call of `embed` has under way; a guess that fills a connection or two."""
 
+    list_models: ModelLister | None = None
+    """Asks the endpoint for its models, where it can be asked."""
+
     def __init__(self, provider: EmbeddingProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
 
@@ -287,7 +290,12 @@ class EmbeddingClient(OneShotClient[EmbeddingProvider]):
                 batch = EmbeddingBatch(part, to_json({"input": list(part), **parameters}))
                 call = self._open_call(batch.body, parameters)
                 try:
-                    reply = await self._complete(call, lambda: self.ask(batch, call))
+                    reply = await self.complete_call(
+                        call,
+                        lambda: self.ask(batch, call),
+                        self.route(),
+                        list_models=self.list_models,
+                    )
                     call.served.model = reply.model
                     # As far as evidence goes, it is an answer without choices.
                     model = reply.model or self.provider.model
@@ -345,6 +353,7 @@ class RathOpenAIEmbeddingClient(EmbeddingClient):
     def __init__(self, provider: EmbeddingProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
         self._endpoint = PurposeEndpoint(provider, purpose="embedding", path="/embeddings")
+        self.list_models = self._endpoint.models
 
     def parameters(self) -> Mapping[str, JsonValue]:
         size = self.provider.dimensions

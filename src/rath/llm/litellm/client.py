@@ -130,7 +130,7 @@ class RathLiteLLMChatClient(CompletionsClient):
         return LiteLLMChunkDecoder(target)
 
     async def connect(self, target: credentials.RequestTarget) -> Transport:
-        return (await _connections.get(self._target)).wire(target)
+        return (await _connections.get(self._target)).transport(target)
 
 
 def refuse_call_settings(extra: Mapping[str, Any]) -> None:

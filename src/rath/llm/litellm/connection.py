@@ -101,16 +101,16 @@ class LiteLLMConnection:
         if target.api_key:
             self.credential = credential_digest(Sourced(target.api_key, target.key_origin))
 
-    def wire(self, target: RequestTarget) -> LiteLLMWire:
+    def transport(self, target: RequestTarget) -> LiteLLMTransport:
         """Return the way for one draft."""
-        return LiteLLMWire(self, target)
+        return LiteLLMTransport(self, target)
 
     async def aclose(self) -> None:
         """Do nothing: LiteLLM keeps the connections, and closes them at exit."""
 
 
-class LiteLLMWire:
-    """Calls with the timeout and the words of one draft; see `Wire`."""
+class LiteLLMTransport:
+    """Calls with the timeout and the words of one draft; see `Transport`."""
 
     def __init__(self, connection: LiteLLMConnection, target: RequestTarget) -> None:
         self._target = connection.target
@@ -183,7 +183,7 @@ class LiteLLMWire:
 
 
 class LiteLLMStream:
-    """A streamed answer on its way from the user loop to the runtime's; see `RawStream`."""
+    """A streamed answer on its way from the user loop to the runtime's; see `ReplyStream`."""
 
     status = 200
     content_type = "text/event-stream"
