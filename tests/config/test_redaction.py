@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.config.redaction import Redactor, cause_without, guard_logs, redact, redact_json
+from rath.config.redaction import Redactor, guard_logs, redact
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import preview, protocol_error, status_error
@@ -94,8 +94,8 @@ def test_a_cause_that_shows_a_key_is_none(hide_in: str) -> None:
         error.add_note(f"with {KEY}")
     elif hide_in == "group":
         error = ExceptionGroup("bad", [KeyError(KEY)])
-    assert cause_without(error, lambda text: redact(text, KEY)) is None
-    assert cause_without(error, lambda text: text) is error
+    assert Redactor((KEY,)).cause(error) is None
+    assert Redactor(("sk-other-key",)).cause(error) is error
 
 
 # ---------------------------------------------------------------- answers
@@ -108,7 +108,7 @@ def test_an_answer_is_valid_and_without_the_key(key: str, payload: object, escap
     cleaned = Redactor((key,)).json_bytes(content)
     assert json.loads(cleaned)["text"] == "so ***"
     assert json.loads(json.loads(cleaned)["arguments"]) == {"x": "***"}
-    assert json.loads(redact_json(content.decode(), key)) == json.loads(cleaned)
+    assert json.loads(Redactor((key,)).json_text(content.decode())) == json.loads(cleaned)
 
 
 @given(payload=jsons)
@@ -121,7 +121,7 @@ def test_an_answer_without_the_key_stays_as_it_is(payload: object) -> None:
 def test_an_answer_may_be_about_a_short_word(key: str) -> None:
     content = json.dumps({"text": f"ask {key}"}).encode()
     assert Redactor((key,)).json_bytes(content) is content
-    assert redact_json(content.decode(), key) == content.decode()
+    assert Redactor((key,)).json_text(content.decode()) == content.decode()
     assert Redactor((key,)).value([key]) == [key]
 
 

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rath.config.redaction import HIDDEN, looks_secret, redact_setting
 from rath.config.secrets import (
-    HIDDEN,
     chmod_user_only,
     ensure_config_dir_gitignore,
     ensure_project_gitignore_entry,
-    looks_secret,
-    shown,
     warn_if_world_readable,
 )
 
@@ -126,4 +124,4 @@ def test_other_names_and_counts_of_tokens_are_none(name: str) -> None:
     ],
 )
 def test_what_may_be_shown_holds_no_secret(name: str, value: object, expected: object) -> None:
-    assert shown(name, value) == expected
+    assert redact_setting(name, value) == expected

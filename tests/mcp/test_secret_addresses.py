@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from rath.config.paths import own_config_dir
+from rath.config.redaction import Redactor
 from rath.errors import ConfigError, MCPAuthenticationError, MCPConnectionError, MCPServerError
 from rath.flow.tool.mcp_adapter import tools_of
 from rath.mcp import HttpServer, MCPClient
 from rath.mcp.http import HttpAccess
-from rath.mcp.redaction import redact_json
 from rath.testing import tool_call
 from tests.support.canaries import all_logs
 from tests.support.sessions import run
@@ -196,7 +196,7 @@ def test_settings_that_are_no_credentials_are_not_hidden_in_answers() -> None:
 
 def test_a_token_is_hidden_at_any_depth_and_short_ones_are_none() -> None:
     said = {TOKEN: [{"a": f"x{TOKEN}"}, 1, None, "short"]}
-    assert redact_json(said, [TOKEN, "short"]) == {"***": [{"a": "x***"}, 1, None, "short"]}
+    assert Redactor((TOKEN, "short")).value(said) == {"***": [{"a": "x***"}, 1, None, "short"]}
 
 
 def test_a_header_of_ones_own_goes_before_the_login_of_the_address() -> None:

@@ -22,13 +22,19 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from rath._async.owned_context import OwnedContext
-from rath.config.redaction import cause_without
+from rath.config.redaction import argv_secrets, looks_random
 from rath.errors import MCPAuthenticationError, MCPConnectionError, MCPProtocolError
-from rath.mcp import redaction
 from rath.mcp.client import SessionExpired
 from rath.mcp.failures import Situation, connect_failure, is_lost, request_failure
 from rath.mcp.http import HttpAccess, HttpExchange, current_exchange, open_http, open_sse
-from rath.mcp.spec import ServerSpec, StdioServer, Transport
+from rath.mcp.spec import (
+    ServerSpec,
+    StdioServer,
+    Transport,
+    credential_settings,
+    server_environment,
+    setting_secrets,
+)
 from rath.mcp.stdio import open_child
 
 if TYPE_CHECKING:
@@ -109,7 +115,7 @@ class MCPConnection:
             return await self._resident.aopened()
         except Exception as exc:  # noqa: BLE001  # whatever it is, an error of ours comes of it
             failure = connect_failure(exc, self.situation, seconds=self._connect_timeout)
-            raise failure from (None if failure is exc else self._cause(exc))
+            raise failure from (None if failure is exc else self.situation.redactor.cause(exc))
 
     async def arequest(
         self, ask: Callable[[Client], Awaitable[T]], *, request: str, timeout: float
@@ -136,7 +142,8 @@ class MCPConnection:
                     exchange.on_refused = lambda: deadline.reschedule(0.0)
                 return await ask(live.client)
         except Exception as exc:  # noqa: BLE001  # of each an error of ours is made
-            raise await self._failure(exc, exchange, request, timeout) from self._cause(exc)
+            failure = await self._failure(exc, exchange, request, timeout)
+            raise failure from self.situation.redactor.cause(exc)
         finally:
             current_exchange.reset(before)
 
@@ -172,10 +179,6 @@ class MCPConnection:
             self.mark_broken()
         return failure
 
-    def _cause(self, exc: Exception) -> Exception | None:
-        """Return an error as the cause of another; nothing where that would show a secret."""
-        return cause_without(exc, self.situation.hide)
-
     @contextlib.asynccontextmanager
     async def _opened(self) -> AsyncGenerator[LiveSession]:
         exchange = self.situation.exchange
@@ -208,11 +211,11 @@ class MCPConnection:
     async def _connected(self, stack: contextlib.AsyncExitStack) -> LiveSession:
         spec = self.situation.spec
         if isinstance(spec, StdioServer):
-            env = redaction.server_environment(spec.env)
-            words = redaction.argv_secrets(spec.args)
-            self.situation.secrets = [*redaction.setting_secrets(spec.env), *words]
-            credentials = redaction.setting_secrets(redaction.credential_settings(spec.env))
-            self.situation.tokens = [*credentials, *filter(redaction.looks_random, words)]
+            env = server_environment(spec.env)
+            words = argv_secrets(spec.args)
+            self.situation.secrets = [*setting_secrets(spec.env), *words]
+            credentials = setting_secrets(credential_settings(spec.env))
+            self.situation.tokens = [*credentials, *filter(looks_random, words)]
             child = open_child(
                 [spec.command, *spec.args],
                 env=env,
