@@ -10,8 +10,6 @@ from decimal import Decimal
 from importlib.metadata import version
 
 import pytest
-from genai_prices import Usage
-from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import AbstractUsage, CalcPrice, ModelPrice
 from hypothesis import given
 from hypothesis import strategies as st
@@ -271,41 +269,6 @@ def test_where_nothing_is_known_there_is_no_least() -> None:
 # ---- sums that are worked out here
 
 
-def offers_of_the_list() -> list[PricedModel]:
-    """Every model that has a price for text."""
-    return [
-        PricedModel(seller, model)
-        for seller in get_snapshot().providers
-        for model in seller.models
-        if model.get_prices(STARTED).input_mtok is not None
-    ]
-
-
-@given(data=st.data())
-def test_every_sum_is_the_one_that_the_package_would_give(data: st.DataObject) -> None:
-    offer = data.draw(st.sampled_from(offers_of_the_list()))
-    fresh, cached, written, long = (data.draw(counts) for _ in range(4))
-    completion, thought = data.draw(counts), data.draw(counts)
-    tier = data.draw(st.sampled_from([None, "flex", "priority"]))
-    circumstances = {} if tier is None else {"service_tier": tier}
-    used = Tokens(
-        prompt=fresh + cached + written + long, cached=cached, cache_write=written + long,
-        cache_write_1h=long, completion=completion + thought, reasoning=thought,
-    )  # fmt: skip
-    cost = offer.price(used, circumstances=circumstances, at=STARTED)
-    if cost is None:
-        return
-    usage = Usage(
-        input_tokens=used.prompt, cache_read_tokens=used.cached,
-        cache_write_tokens=used.cache_write, cache_write_1h_tokens=used.cache_write_1h,
-        output_tokens=used.completion, output_reasoning_tokens=used.reasoning,
-    )  # fmt: skip
-    by_package = offer.model.calc_price(
-        usage, offer.seller, genai_request_timestamp=STARTED, price_context=circumstances
-    )
-    assert cost.usd == by_package.total_price
-
-
 def test_a_long_prompt_has_the_price_of_its_length() -> None:
     google = "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
     short, long = (
@@ -333,12 +296,3 @@ def test_a_price_that_counts_in_its_own_way_is_asked() -> None:
     cost = PricedModel(offer.seller, own).price(Tokens(prompt=1), circumstances={}, at=STARTED)
     assert cost is not None
     assert cost.usd == 7
-
-
-def test_a_price_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = tokens(1000, 10, cached_tokens=10)
-    assert evidence(usage).cost is not None
-    # Whoever asks now gets no answer.
-    monkeypatch.delattr(ModelPrice, "calc_price")
-    assert evidence(usage).cost is not None
-    assert least_cost(OPENAI, "gpt-5-mini", n_prompt=5, service_tier=None) is not None

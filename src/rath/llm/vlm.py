@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -23,7 +23,7 @@ from rath.llm.errors import answer_object, protocol_error
 from rath.llm.evidence import CallRecorder, Exchange, JsonValue
 from rath.llm.image import Image
 from rath.llm.openai.normalize import decode_completion, normalize_chat_completion
-from rath.llm.provider import ConfigEntry, Provider, given_fields
+from rath.llm.provider import given_fields
 from rath.llm.stream import ServedInfo
 
 __all__ = ["RathOpenAIVLMClient", "VLMProvider"]
@@ -32,7 +32,7 @@ _UNKNOWN_TYPE = "application/octet-stream"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class VLMProvider:
+class VLMProvider(one_shot.PurposeProvider):
     """Names a model that sees, and an endpoint.
 
     Endpoint and key are looked up when a client is made, if they are None here: in the
@@ -43,31 +43,12 @@ class VLMProvider:
         ValueError: There is no model, or a number is out of its range.
     """
 
-    model: str
-    base_url: str | None = None
-    api_key: str | None = None
+    _noun: ClassVar[str] = "a model that sees"
+
     max_tokens: int | None = 512
     """Tokens that a description may have."""
 
     temperature: float | None = None
-    retry_max_attempts: int | None = None
-    """Tries in all, the first one included; 4 by default."""
-
-    retry_base_seconds: float | None = None
-    """Wait before the second try, doubled before each further one; 0.5 by default."""
-
-    timeout: float | None = None
-    """Seconds for one description; 300 by default."""
-
-    config_entry: ConfigEntry | None = field(default=None, compare=False)
-    """Set by `from_config`."""
-
-    def __post_init__(self) -> None:
-        one_shot.check_fields(self, "a model that sees")
-
-    def to_provider(self) -> Provider:
-        """Return the same as a provider for chat."""
-        return one_shot.chat_provider(self)
 
     @classmethod
     def from_config(
@@ -107,10 +88,7 @@ class VLMProvider:
                 f"the entry {origin.name!r} of llm.providers names no model; set one in "
                 f"{origin.origin.removeprefix('config ')}"
             )
-        return one_shot.from_entry(found, cls, overrides, **own)
-
-    def __repr__(self) -> str:
-        return self.model
+        return cls.of_entry(found, overrides, **own)
 
 
 class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):
