@@ -24,19 +24,16 @@ from rath.llm import (
     open_draft,
     registered_kinds,
 )
-from rath.llm.anthropic import client as client_module
 from tests.support import anthropic_replies as replies
 from tests.support.anthropic_rules import check_body
 from tests.support.asking import HELLO, KEY, WEATHER, NoSleep, exchange, send
 from tests.support.chat_replies import (
     Cut,
     Reply,
-    dropped,
     model_list,
 )
 from tests.support.chat_server import CapturedRequest, ChatServer
 
-N_TRIES = 4
 USED = replies.tool_use("weather", {"city": "Ulm"}, id="toolu_01A")
 
 
@@ -151,18 +148,6 @@ def test_a_stream_gives_deltas_and_the_same_evidence(server: ChatServer) -> None
     assert "stream" not in server.requests[0].json()
 
 
-def test_half_characters_arrive_whole(server: ChatServer) -> None:
-    pieces = [
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": half}}
-        for half in ("a\ud83d", "\ude00b")
-    ]
-    begun, *_ = replies.events(replies.envelope())
-    server.queue(replies.stream(begun, *pieces, {"type": "message_stop"}))
-    deltas: list[RathLLMStreamDelta] = []
-    exchange(client_of(server), on_delta=deltas.append)
-    assert [delta.content_delta for delta in deltas if delta.content_delta] == ["a", "😀b"]
-
-
 @pytest.mark.parametrize("on_delta", [None, ignore], ids=["whole", "streamed"])
 @pytest.mark.parametrize("reason", ["refusal", "pause_turn"])
 def test_a_refusal_and_a_pause_are_no_plain_stop(
@@ -187,37 +172,11 @@ def test_a_spend_limit_is_final(server: ChatServer, code: str) -> None:
     assert len(server.requests) == 1
 
 
-EVENTS = replies.events(replies.envelope(replies.text("half of it"), USED))
-
-
-@pytest.mark.parametrize(
-    "cut",
-    [
-        replies.stream(*EVENTS[:5]),
-        replies.stream(*EVENTS[:8], Cut("close")),
-        replies.stream(),
-        dropped("reset"),
-    ],
-    ids=["no-end-marker", "in-a-call", "empty", "no-answer"],
-)
-def test_a_cut_stream_is_tried_again(server: ChatServer, cut: Reply) -> None:
-    server.queue(cut, replies.streamed(replies.text("whole")))
-    answered = exchange(client_of(server), on_delta=ignore)
-    assert answered.response.primary_choice.message.content == "whole"
-    assert answered.response.primary_choice.message.tool_calls is None
-    assert len(answered.evidence.attempts) == 2
-
-
 def test_a_cut_behind_the_stop_reason_loses_nothing(server: ChatServer) -> None:
     events = replies.events(replies.envelope(replies.thinking("hm"), replies.text("all of it")))
     server.queue(replies.stream(*events[:-1], Cut("reset")))
     evidence = exchange(client_of(server), on_delta=ignore).evidence
     assert (evidence.status, len(evidence.reasoning_blocks)) == ("done", 2)
-
-
-def test_an_unknown_name_of_the_module_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no_such_name"):
-        client_module.no_such_name  # noqa: B018  reading it is the test
 
 
 # ---------------------------------------------------------------- where a client goes

@@ -182,19 +182,6 @@ def test_tools_and_sampling_reach_the_vendor(server: ChatServer) -> None:
     assert "seed" not in sent
 
 
-def test_signed_thinking_comes_back_to_the_vendor(server: ChatServer, on_delta: OnDelta) -> None:
-    thought = anthropic_replies.thinking("because", "signed")
-    blocks = (thought, anthropic_replies.redacted(), anthropic_replies.text("hi"))
-    one = anthropic_replies.message if on_delta is None else anthropic_replies.streamed
-    server.queue(one(*blocks), anthropic_replies.message(anthropic_replies.text("ok")))
-    client = litellm_client(server, ANTHROPIC_MODEL)
-    evidence = exchange(client, ASKED, on_delta).evidence
-    answer = RathLLMMessage("assistant", "hi", blocks=evidence.reasoning_blocks)
-    exchange(client, ask(*HELLO, answer, RathLLMMessage("user", "and?"), model=None))
-    assert evidence.reasoning == "because"
-    assert server.requests[1].json()["messages"][1]["content"] == list(blocks)
-
-
 def test_a_history_with_calls_needs_no_tools(server: ChatServer, route: Route) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     server.queue(route.whole)
@@ -297,13 +284,6 @@ def test_a_stream_that_breaks_off_is_no_answer(
     evidence = evidence_of(error)
     assert evidence is not None
     assert evidence.status == "failed"
-
-
-def test_what_had_come_of_a_broken_stream_is_kept(server: ChatServer) -> None:
-    server.queue(chat_replies.event_stream(chat_replies.text_chunk("wh"), Cut("reset")))
-    evidence = evidence_of(failed(server, ROUTES["openai"], ignore))
-    assert evidence is not None
-    assert evidence.partial_text == "wh"
 
 
 def test_a_failure_in_the_middle_of_a_stream_is_tried_again(
