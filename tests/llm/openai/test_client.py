@@ -43,26 +43,6 @@ def ignore(_: RathLLMStreamDelta) -> None:
     pass
 
 
-def test_an_answer_and_its_evidence(server: ChatServer) -> None:
-    server.queue(replies.completion("hi there", usage=replies.usage(3, 2)))
-    draft = open_draft(openai_client(server), ask())
-    answered = send(draft)
-    evidence = answered.evidence
-    assert answered.response.primary_choice.message.content == "hi there"
-    assert (evidence.status, evidence.finish_reason, evidence.finish_reason_raw) == (
-        "done",
-        "stop",
-        "stop",
-    )
-    assert (evidence.endpoint, evidence.sdk) == (f"{server.base_url}/chat/completions", "openai")
-    assert (evidence.requested_model, evidence.served_model) == ("m", replies.MODEL)
-    assert dict(evidence.origins) == {"model": "call", "base_url": "call", "api_key": "call"}
-    assert [attempt.error for attempt in evidence.attempts] == [None]
-    assert evidence.usage is not None
-    assert evidence.usage.total_tokens == 5
-    assert draft.last_evidence() is not None
-
-
 def test_the_body_on_the_wire_is_the_body_of_the_draft(server: ChatServer) -> None:
     server.queue(replies.completion("a"), replies.completion("b"))
     request = RathLLMChatRequest(messages=HELLO, model="m", tools=(WEATHER,), temperature=0.5)
@@ -194,15 +174,6 @@ def test_complete_stream_raises_what_ended_it(server: ChatServer) -> None:
     server.queue(replies.status_error(401))
     with pytest.raises(AuthenticationError):
         list(openai_client(server).complete_stream(ask()))
-
-
-def test_leaving_complete_stream_ends_the_call(server: ChatServer) -> None:
-    gate = replies.Gate()
-    server.queue(replies.event_stream(replies.text_chunk("a"), gate))
-    stream = openai_client(server).complete_stream(ask())
-    assert next(stream).content_delta == "a"
-    stream.close()  # type: ignore[attr-defined]  # it is a generator
-    assert gate.abandoned.wait(50)
 
 
 def test_the_runtime_thread_is_never_blocked(server: ChatServer) -> None:
