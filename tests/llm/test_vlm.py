@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ from tests.support.chat_server import ChatServer
 from tests.support.images import picture
 
 PICTURE = picture(b"rest")
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
 
 
 def client_of(server: ChatServer, **fields: Any) -> RathOpenAIVLMClient:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import anthropic
 import pytest
 
-from rath._async.runtime import runtime
 from rath.errors import (
     QuotaExceededError,
 )
@@ -29,18 +28,10 @@ from tests.support.anthropic_rules import check_body
 from tests.support.asking import HELLO, KEY, WEATHER, NoSleep, exchange, send
 from tests.support.chat_replies import (
     Cut,
-    Reply,
-    model_list,
 )
-from tests.support.chat_server import CapturedRequest, ChatServer
+from tests.support.chat_server import ChatServer
 
 USED = replies.tool_use("weather", {"city": "Ulm"}, id="toolu_01A")
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
 
 
 def client_of(
@@ -216,33 +207,3 @@ def test_a_missing_key_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with pytest.raises(ValueError, match=r"No Anthropic api_key.* Set ANTHROPIC_API_KEY"):
         RathAnthropicChatClient(Provider(model="m"))
-
-
-@pytest.mark.parametrize("name", ["ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_IDENTITY_TOKEN"])
-def test_no_other_credential_of_the_environment_is_sent(
-    server: ChatServer, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(name, "another-secret")
-    server.queue(replies.message(replies.text("x")))
-    exchange(client_of(server))
-    assert "another-secret" not in str(server.requests[0].headers)
-
-
-def test_the_models_of_the_endpoint_are_listed(server: ChatServer) -> None:
-    pages = iter([model_list("b", last="b"), model_list("a")])
-
-    def next_page(_: CapturedRequest) -> Reply:
-        return next(pages)
-
-    server.models = next_page
-    assert models_of(client_of(server)) == ("a", "b")
-    paths = [request.path for request in server.requests]
-    assert [path.partition("?")[0] for path in paths] == ["/v1/models"] * 2
-    assert "after_id=b" in paths[1]
-
-
-def models_of(client: RathAnthropicChatClient) -> tuple[str, ...]:
-    async def ask_for_models() -> tuple[str, ...]:
-        return await client.amodels()
-
-    return runtime().run(ask_for_models, label="a test call")

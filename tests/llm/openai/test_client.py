@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from hashlib import sha256
 
 import pytest
@@ -31,12 +30,6 @@ from tests.support.chat_server import ChatServer
 N_TRIES = 4
 PART = replies.event_stream(replies.text_chunk("par"), done=False)
 HALF = b'data: {"choices": [{"index": 0, "del'
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
 
 
 def ignore(_: RathLLMStreamDelta) -> None:
@@ -162,12 +155,6 @@ def test_a_cancelled_stream_leaves_its_evidence(server: ChatServer) -> None:
     assert evidence is not None
     assert (evidence.status, evidence.partial_text) == ("cancelled", "par")
     assert gate.abandoned.wait(50)
-
-
-def test_complete_stream_yields_the_deltas(server: ChatServer) -> None:
-    server.queue(replies.text_stream("a", "b"))
-    deltas = list(openai_client(server).complete_stream(ask()))
-    assert [delta.content_delta for delta in deltas] == ["a", "b", None]
 
 
 def test_complete_stream_raises_what_ended_it(server: ChatServer) -> None:
