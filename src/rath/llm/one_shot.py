@@ -58,7 +58,7 @@ class PurposeProvider:
         return Provider(**{name: getattr(self, name) for name in shared})
 
     @classmethod
-    def of_entry(
+    def _of_entry(
         cls, found: credentials.EntryFound, overrides: Mapping[str, Any], **own: Any
     ) -> Self:
         """Return a provider with the account of an entry of the config.

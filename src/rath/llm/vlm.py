@@ -88,7 +88,7 @@ class VLMProvider(one_shot.PurposeProvider):
                 f"the entry {origin.name!r} of llm.providers names no model; set one in "
                 f"{origin.origin.removeprefix('config ')}"
             )
-        return cls.of_entry(found, overrides, **own)
+        return cls._of_entry(found, overrides, **own)
 
 
 class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):

@@ -96,7 +96,7 @@ class EmbeddingProvider(PurposeProvider):
             # A key is bound to its vendor: that of another one is of no use here.
             if found is None or found[0].provider_kind != "openai":
                 return replace(cls(model=model), **overrides)
-        return cls.of_entry(
+        return cls._of_entry(
             found, overrides, model=model, provider_kind=None if kind == "openai" else kind
         )
 
