@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import copy
-import io
 import json
 import logging
 import os
 import stat
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from pprint import pformat
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,25 +21,16 @@ from rich.pretty import pretty_repr
 from rath.config import ConfigStore
 from rath.config.credentials import secrets_from_config, split_secrets
 from rath.config.layers import find_llm_provider
-from rath.config.redaction import Redactor, cause_without, guard_logs, redact, redact_json
+from rath.config.redaction import HIDDEN, looks_secret, redact_setting
 from rath.config.secrets import (
-    HIDDEN,
     chmod_user_only,
     ensure_config_dir_gitignore,
     ensure_project_gitignore_entry,
-    looks_secret,
-    shown,
     warn_if_world_readable,
 )
 from rath.llm import Provider
-from rath.llm.chat_response import RathLLMStreamDelta
-from rath.llm.credentials import OPENAI, RequestTarget, find_account
-from rath.llm.errors import preview, protocol_error, status_error
-from rath.llm.stream import fold
-from tests.support.canaries import all_logs, any_keys, forms_of, long_keys, seen, sendable_keys
-from tests.support.echoes import written_forms
+from rath.llm.credentials import OPENAI, find_account
 from tests.support.machine import llm_config, write_config
-from tests.support.targets import request_target
 
 keys = st.none() | st.text()
 entries = st.fixed_dictionaries({"model": st.text()}, optional={"api_key": keys})
@@ -194,168 +182,7 @@ def test_other_names_and_counts_of_tokens_are_none(name: str) -> None:
     ],
 )
 def test_what_may_be_shown_holds_no_secret(name: str, value: object, expected: object) -> None:
-    assert shown(name, value) == expected
-
-
-KEY = "sk-cNry-0123456789abcdef"
-texts = st.text(st.characters(codec="utf-8"), max_size=20)
-rooms = st.integers(180, 200) | st.integers(225, 250)
-"""Characters before a key, so that the key stands where texts are cut."""
-
-jsons = st.recursive(texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
-
-
-def asked(key: str) -> RequestTarget:
-    return request_target(secret=key)
-
-
-# ---------------------------------------------------------------- errors
-
-
-@given(key=any_keys, before=texts, after=texts, data=st.data())
-def test_no_form_of_a_key_is_left_in_a_text(
-    key: str, before: str, after: str, data: st.DataObject
-) -> None:
-    form = data.draw(st.sampled_from(sorted(forms_of(key))))
-    text = f"{before} {form} {after}"
-    assert seen(key, redact(text, key)) == []
-
-
-@given(key=sendable_keys, user=texts, more=texts)
-def test_a_key_is_hidden_inside_of_base64(key: str, user: str, more: str) -> None:
-    login = base64.b64encode(f"{user}:{key}{more}".encode()).decode()
-    hidden = redact(f"Basic {login}", key)
-    assert "***" in hidden
-    # At either end a character is left that also stands for its neighbour.
-    assert len(hidden.replace("***", "")) <= len("Basic ") + 4 * (len(user + more) + 3)
-
-
-@given(key=sendable_keys, room=rooms, form=st.sampled_from([*written_forms("")]))
-def test_where_a_text_is_cut_no_part_of_a_key_is_left(key: str, room: int, form: str) -> None:
-    text = "x" * room + written_forms(key)[form] + "y" * 300
-    for error in (
-        status_error(asked(key), 400, text, code=text),
-        protocol_error(asked(key), text, text.encode()),
-    ):
-        assert seen(key, str(error), repr(vars(error))) == []
-    assert "cNr" not in preview(asked(key), ("x" * room + key + "y" * 300).encode())
-
-
-def test_a_word_is_no_key() -> None:
-    assert redact("x marks", "x") == "x marks"
-    assert redact("text", "") == "text"
-
-
-def test_both_secrets_of_a_call_are_hidden() -> None:
-    both = request_target(secret=KEY, password="hunter22")
-    assert both.redactor.text(f"{KEY} hunter22") == "*** ***"
-    assert "hunter22" not in repr(both)
-
-
-@pytest.mark.parametrize(
-    "hide_in", ["text", "cause", "context", "note", "group"], ids=lambda place: place
-)
-def test_a_cause_that_shows_a_key_is_none(hide_in: str) -> None:
-    error: Exception = ValueError(f"bad {KEY}" if hide_in == "text" else "bad")
-    if hide_in == "cause":
-        error.__cause__ = KeyError(KEY)
-    elif hide_in == "context":
-        error.__context__ = KeyError(KEY)
-    elif hide_in == "note":
-        error.add_note(f"with {KEY}")
-    elif hide_in == "group":
-        error = ExceptionGroup("bad", [KeyError(KEY)])
-    assert cause_without(error, lambda text: redact(text, KEY)) is None
-    assert cause_without(error, lambda text: text) is error
-
-
-# ---------------------------------------------------------------- answers
-
-
-@given(key=long_keys, payload=jsons, escaped=st.booleans())
-def test_an_answer_is_valid_and_without_the_key(key: str, payload: object, escaped: bool) -> None:
-    nested = {"text": f"so {key}", "arguments": json.dumps({"x": key}), "more": payload}
-    content = json.dumps(nested, ensure_ascii=escaped).encode()
-    cleaned = Redactor((key,)).json_bytes(content)
-    assert json.loads(cleaned)["text"] == "so ***"
-    assert json.loads(json.loads(cleaned)["arguments"]) == {"x": "***"}
-    assert json.loads(redact_json(content.decode(), key)) == json.loads(cleaned)
-
-
-@given(payload=jsons)
-def test_an_answer_without_the_key_stays_as_it_is(payload: object) -> None:
-    content = json.dumps(payload).encode()
-    assert Redactor((KEY,)).json_bytes(content) is content
-
-
-@pytest.mark.parametrize("key", ["ollama", "lm-studio", "not-needed", "x"])
-def test_an_answer_may_be_about_a_short_word(key: str) -> None:
-    content = json.dumps({"text": f"ask {key}"}).encode()
-    assert Redactor((key,)).json_bytes(content) is content
-    assert redact_json(content.decode(), key) == content.decode()
-    assert Redactor((key,)).value([key]) == [key]
-
-
-def test_a_response_is_without_the_key_at_every_depth() -> None:
-    deltas = (
-        RathLLMStreamDelta(content_delta=f"so {KEY}", reasoning_delta=KEY),
-        RathLLMStreamDelta(tool_call_id=KEY, tool_call_args_delta=json.dumps({"x": [KEY]})),
-    )
-    response = fold(deltas, id=KEY, model=KEY)
-    hidden = Redactor((KEY,)).value(response)
-    assert seen(KEY, repr(hidden)) == []
-    calls = hidden.primary_choice.message.tool_calls
-    assert calls is not None
-    assert calls[0].function.arguments_parsed == {"x": ["***"]}
-
-
-LOGGED_KEY = "sk-cNry/0123456789abcdef"
-
-
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    with all_logs() as stream:
-        yield stream
-
-
-@pytest.fixture
-def library() -> logging.Logger:
-    found = logging.getLogger("some_library.http")
-    guard_logs(["some_library"], LOGGED_KEY, "short")
-    return found
-
-
-@pytest.mark.parametrize(
-    "args", [(LOGGED_KEY,), (f"https://h/?key={quote(LOGGED_KEY, safe='')}",), ([LOGGED_KEY],)]
-)
-def test_arguments_of_a_record_show_no_key(
-    library: logging.Logger, logged: io.StringIO, args: tuple[object]
-) -> None:
-    library.debug("got %s", *args)
-    assert logged.getvalue().startswith("got ")
-    assert "***" in logged.getvalue()
-    assert "cNry" not in logged.getvalue()
-
-
-def test_a_traceback_in_a_log_shows_no_key(library: logging.Logger, logged: io.StringIO) -> None:
-    try:
-        raise ValueError(f"bad {LOGGED_KEY}")
-    except ValueError:
-        library.exception("failed")
-    assert "ValueError: bad ***" in logged.getvalue()
-    assert "ValueError: bad sk" not in logged.getvalue()
-
-
-def test_other_records_stay_as_they_are(library: logging.Logger, logged: io.StringIO) -> None:
-    library.debug("%d short words", 2)
-    logging.getLogger("some_library_too").debug(LOGGED_KEY)
-    assert logged.getvalue() == f"2 short words\n{LOGGED_KEY}\n"
-
-
-def test_a_library_is_guarded_once(library: logging.Logger) -> None:
-    before = len(library.filters)
-    guard_logs(["some_library"], f"{LOGGED_KEY}-too")
-    assert len(library.filters) == before
+    assert redact_setting(name, value) == expected
 
 
 CANARY = "canary-0123456789"

@@ -17,7 +17,6 @@ from rath.llm import (
     RathLLMMessage,
     chat_client_for,
     open_draft,
-    to_create_kwargs,
 )
 from rath.llm.body import (
     ContentParts,
@@ -130,12 +129,6 @@ def test_a_blank_text_beside_images_is_left_out(text: str | None, parts: Content
 def test_a_message_without_images_keeps_its_plain_text(images: tuple[Image, ...] | None) -> None:
     encoded = encode_message(RathLLMMessage("user", "hi", images=images))
     assert encoded == {"role": "user", "content": "hi"}
-
-
-def test_the_documented_arguments_hold_the_images() -> None:
-    request = RathLLMChatRequest(messages=(RathLLMMessage("user", "x", images=(CAT,)),))
-    (message,) = to_create_kwargs(request, default_model="m")["messages"]
-    assert message["content"][0] == part(CAT)
 
 
 def test_blocks_of_another_vendor_have_no_place_in_this_form() -> None:

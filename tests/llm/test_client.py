@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from rath.llm import Provider, RathLLMStreamDelta, StreamingChatClient, open_draft
@@ -11,19 +9,7 @@ from rath.llm.anthropic import ANTHROPIC_RETRYABLE
 from rath.llm.openai import OPENAI_RETRYABLE
 from tests.support.asking import KEY, ask, exchange
 from tests.support.chat_server import ChatServer
-from tests.support.dialects import DIALECTS, WHOLE, Dialect
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
-
-
-@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    found: Dialect = request.param
-    return found
+from tests.support.dialects import WHOLE, Dialect
 
 
 def text_in(deltas: list[RathLLMStreamDelta]) -> str:
@@ -45,16 +31,6 @@ def test_an_endpoint_that_does_not_stream_answers_in_one_piece(
     deltas: list[RathLLMStreamDelta] = []
     answered = exchange(dialect.client(server), on_delta=deltas.append)
     assert answered.response.primary_choice.message.content == text_in(deltas) == WHOLE
-
-
-def test_one_connection_serves_call_after_call(server: ChatServer, dialect: Dialect) -> None:
-    streamed = dialect.stream(*dialect.begin, *dialect.rest)
-    server.queue(dialect.answer, streamed, dialect.answer)
-    deltas: list[RathLLMStreamDelta] = []
-    exchange(dialect.client(server))
-    exchange(dialect.client(server), on_delta=deltas.append)
-    exchange(dialect.client(server))
-    assert server.n_connections == 1
 
 
 def test_a_model_is_required_before_anything_is_sent(dialect: Dialect) -> None:

@@ -16,7 +16,6 @@ from rath.errors import (
     ProviderConnectionError,
     ProviderError,
     ProviderProtocolError,
-    ProviderTimeout,
     RateLimitError,
 )
 from rath.llm import CallEvidence, EmbeddingProvider, RathOpenAIEmbeddingClient, evidence_of
@@ -75,11 +74,6 @@ def test_dimensions_are_passed_on(server: ChatServer) -> None:
     server.queue(embeddings([0.5, 0.25]))
     client_of(server, dimensions=2).embed(["a"])
     assert server.requests[0].json()["dimensions"] == 2
-
-
-def test_one_text(server: ChatServer) -> None:
-    server.queue(embeddings([0.5, 0.25]))
-    assert client_of(server).embed_one("a") == (0.5, 0.25)
 
 
 def test_no_texts_give_no_vectors_without_a_call(server: ChatServer) -> None:
@@ -208,12 +202,6 @@ def test_other_dimensions_than_asked_for_are_refused(server: ChatServer) -> None
         client_of(server, dimensions=2).embed(["a"])
 
 
-def test_an_error_in_a_body_of_status_200(server: ChatServer) -> None:
-    body = {"error": {"type": "rate_limit_error", "message": "slow down"}}
-    server.queue(json_body(body), embeddings([0.5]))
-    assert client_of(server).embed(["a"]) == ((0.5,),)
-
-
 # ---------------------------------------------------------------- failures
 
 
@@ -238,14 +226,6 @@ def test_only_what_another_try_may_mend_is_tried_again(
     assert [len(evidence.attempts), len(server.requests)] == [n_requests, n_requests]
 
 
-def test_retry_after_is_obeyed(server: ChatServer) -> None:
-    server.queue(status_error(429, "slow", retry_after=7), embeddings([0.5]))
-    sleep = NoSleep()
-    _, (evidence,) = embed_with_evidence(client_of(server, sleep=sleep), "a")
-    assert sleep.waits == [7]
-    assert [attempt.status for attempt in evidence.attempts] == [429, None]
-
-
 def test_a_refused_model_names_what_is_offered(server: ChatServer) -> None:
     server.queue(status_error(404, "no such model", code="model_not_found"))
     with pytest.raises(ModelNotFoundError, match="'m' came from the call") as caught:
@@ -267,12 +247,6 @@ def test_a_failed_part_fails_the_whole_with_its_own_error() -> None:
     assert KEY not in str(caught.value)
     assert "failed" in {call.status for call in calls}
     assert len(calls) == 2
-
-
-def test_a_request_that_takes_too_long(server: ChatServer) -> None:
-    server.queue(held(embeddings([0.5]), Gate()))
-    with pytest.raises(ProviderTimeout, match=r"within 0\.1 s"):
-        client_of(server, timeout=0.1, retry_max_attempts=1).embed(["a"])
 
 
 def test_cancelling_ends_every_request() -> None:

@@ -42,13 +42,46 @@ def test_a_key_that_is_none_hides_nothing() -> None:
     assert replace(ASKED, secret="").redactor.text("text") == "text"
 
 
-def test_a_refused_key_is_traced_to_its_origin() -> None:
-    assert "env OPENAI_API_KEY" in str(status_error(ASKED, 401, "no"))
+@pytest.mark.parametrize(
+    ("status", "origin"),
+    [(401, "env OPENAI_API_KEY"), (404, "'m-1' came from env OPENAI_DEFAULT_MODEL")],
+)
+def test_what_is_refused_is_traced_to_its_origin(status: int, origin: str) -> None:
+    assert origin in str(status_error(ASKED, status, "no"))
 
 
-def test_a_missing_model_is_traced_to_its_origin() -> None:
-    message = str(status_error(ASKED, 404, "no"))
-    assert "'m-1' came from env OPENAI_DEFAULT_MODEL" in message
+@pytest.mark.parametrize(
+    ("error", "verdict", "falls_back"),
+    [
+        (ProviderConnectionError("x"), True, True),
+        (ProviderTimeout("x"), True, True),
+        (StreamInterrupted("x"), True, True),
+        (ProviderProtocolError("x", status=502), False, False),
+        (ProviderStatusError("x", status=408), True, True),
+        (ProviderStatusError("x", status=503, retry_after=4.0), 4.0, True),
+        (RateLimitError("x", status=429, retry_after=0.0), 0.0, True),
+        (RateLimitError("x", status=429, retry_after=86_400.0), 86_400.0, True),
+        (ProviderStatusError("x", status=429, code="insufficient_quota"), False, False),
+        (ProviderStatusError("x", status=429, code="billing_not_active"), False, False),
+        (QuotaExceededError("x", status=429, code="insufficient_quota"), False, True),
+        (QuotaExceededError("x", status=402), False, True),
+        (ProviderServerError("x", status=529), True, True),
+        (ProviderServerError("x", status=501), False, False),
+        (ProviderServerError("x", status=505), False, False),
+        (ProviderStatusError("x", status=418), False, False),
+        (AuthenticationError("x", status=401), False, False),
+        (InvalidRequestError("x", status=400), False, False),
+        (ModelNotFoundError("x", status=404), False, False),
+        (KeyError("x"), False, False),
+    ],
+    ids=repr,
+)
+def test_what_may_be_tried_again_or_elsewhere(
+    error: BaseException, verdict: float | bool, falls_back: bool
+) -> None:
+    found = retry_verdict(error)
+    assert (found, type(found)) == (verdict, type(verdict))
+    assert may_fall_back(error) is falls_back
 
 
 @pytest.mark.parametrize(
@@ -164,53 +197,3 @@ def test_a_wait_that_is_too_long_is_told(status: int, wait: float | None, is_tol
     text = str(status_error(ASKED, status, "slow", wait=wait))
     words = f". It asks to wait {wait or 0:.0f} s, longer than the 120 s that are waited for"
     assert (words in text) is is_told
-
-
-@pytest.mark.parametrize(
-    ("error", "verdict"),
-    [
-        (ProviderConnectionError("x"), True),
-        (ProviderTimeout("x"), True),
-        (StreamInterrupted("x"), True),
-        (ProviderProtocolError("x", status=502), False),
-        (ProviderStatusError("x", status=408), True),
-        (ProviderStatusError("x", status=503, retry_after=4.0), 4.0),
-        (ProviderStatusError("x", status=429, retry_after=0.0), 0.0),
-        (ProviderStatusError("x", status=429, code="insufficient_quota"), False),
-        (ProviderStatusError("x", status=429, code="billing_not_active"), False),
-        (QuotaExceededError("x", status=402), False),
-        (ProviderServerError("x", status=529), True),
-        (ProviderServerError("x", status=501), False),
-        (ProviderServerError("x", status=505), False),
-        (ProviderStatusError("x", status=418), False),
-        (KeyError("x"), False),
-    ],
-    ids=repr,
-)
-def test_what_may_be_tried_again(error: BaseException, verdict: float | bool) -> None:
-    found = retry_verdict(error)
-    assert (found, type(found)) == (verdict, type(verdict))
-
-
-@pytest.mark.parametrize(
-    ("error", "allowed"),
-    [
-        (ProviderConnectionError("x"), True),
-        (ProviderTimeout("x"), True),
-        (StreamInterrupted("x"), True),
-        (RateLimitError("x", status=429, retry_after=0.0), True),
-        (RateLimitError("x", status=429, retry_after=86_400.0), True),
-        (QuotaExceededError("x", status=429, code="insufficient_quota"), True),
-        (QuotaExceededError("x", status=402), True),
-        (ProviderServerError("x", status=529), True),
-        (ProviderServerError("x", status=501), False),
-        (AuthenticationError("x", status=401), False),
-        (InvalidRequestError("x", status=400), False),
-        (ModelNotFoundError("x", status=404), False),
-        (ProviderProtocolError("x", status=200), False),
-        (ValueError("x"), False),
-    ],
-    ids=repr,
-)
-def test_who_may_be_asked_in_place_of_another(error: BaseException, allowed: bool) -> None:
-    assert may_fall_back(error) is allowed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -24,12 +24,6 @@ from tests.support.asking import KEY, ask, exchange, openai_client
 from tests.support.chat_server import ChatServer
 from tests.support.images import picture
 from tests.support.sessions import run
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
 
 
 def chat(server: ChatServer) -> object:

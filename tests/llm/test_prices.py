@@ -8,15 +8,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import version
+from typing import Any
 
 import pytest
-from genai_prices import Usage
-from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import AbstractUsage, CalcPrice, ModelPrice
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from rath.llm import RathLLMTokenUsage
 from rath.llm.price_list import PricedModel, find_model
 from rath.llm.prices import Tokens, can_be_priced, least_cost
 from tests.support.evidence import ANTHROPIC, OPENAI, STARTED, evidence, tokens
@@ -39,19 +39,55 @@ def test_a_call_costs_what_its_tokens_cost() -> None:
     assert cost.source == f"genai-prices {version('genai-prices')}"
 
 
-def test_tokens_that_anthropic_cached_are_part_of_the_prompt() -> None:
-    usage = tokens(10_000, 100, cached_tokens=6_000, cache_write_tokens=2_000)
-    cost = evidence(usage, endpoint=ANTHROPIC, model="claude-sonnet-4-0").cost
-    assert cost is not None
-    # 2,000 at 3, 6,000 read at 0.30, 2,000 written at 3.75, 100 out at 15 dollars a million.
-    assert cost.usd == usd("0.006") + usd("0.0018") + usd("0.0075") + usd("0.0015")
+WHOLE = tokens(1_000_000, 0)
+SONNET = {"endpoint": ANTHROPIC, "model": "claude-sonnet-4-0"}
+GOOGLE = "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
+GEMINI = {"endpoint": GOOGLE, "model": "gemini-2.5-pro"}
+GROK = {"endpoint": "https://api.x.ai/v1/chat/completions", "model": "grok-3-mini"}
 
 
-def test_what_is_cached_for_an_hour_costs_more() -> None:
-    usage = tokens(1_000, 0, cache_write_tokens=1_000, cache_write_1h_tokens=400)
-    cost = evidence(usage, endpoint=ANTHROPIC, model="claude-sonnet-4-0").cost
-    assert cost is not None
-    assert cost.usd == (600 * usd("3.75") + 400 * usd("6")) / MILLION
+@pytest.mark.parametrize(
+    ("usage", "fields", "cost"),
+    [
+        # 2,000 at 3, 6,000 read at 0.30, 2,000 written at 3.75, 100 out at 15 dollars a million.
+        (tokens(10_000, 100, cached_tokens=6_000, cache_write_tokens=2_000), SONNET, "0.0168"),
+        # 600 written at 3.75 and 400 for an hour at 6.
+        (
+            tokens(1_000, 0, cache_write_tokens=1_000, cache_write_1h_tokens=400),
+            SONNET,
+            "0.00465",
+        ),
+        # 300 more stand in the total alone: 1,000 at 0.3 and 400 at 0.5.
+        (
+            replace(tokens(1_000, 100, reasoning_tokens=300), total_tokens=1_400),
+            GROK,
+            "0.0005",
+        ),
+        (tokens(200_000, 0), GEMINI, "0.25"),
+        (tokens(200_001, 0), GEMINI, "0.5000025"),  # a long prompt
+        (WHOLE, {"model": "o3", "started": datetime(2025, 5, 1, tzinfo=UTC)}, "10"),
+        (WHOLE, {"model": "o3"}, "2"),
+        (WHOLE, {"served_model": "gpt-4o-mini"}, "0.15"),
+        (WHOLE, {"served_model": None}, "0.25"),
+        (WHOLE, {"service_tier": "default"}, "0.25"),
+        (WHOLE, {"service_tier": "auto"}, "0.25"),
+        (WHOLE, {"service_tier": "standard"}, "0.25"),
+        (WHOLE, {"service_tier": "flex"}, "0.125"),
+        (WHOLE, {"service_tier": "priority"}, "0.45"),
+        (
+            WHOLE,
+            {"endpoint": ANTHROPIC, "model": "claude-opus-4-8", "parameters": {"speed": "fast"}},
+            "10",
+        ),
+    ],
+    ids=str,
+)
+def test_a_call_has_the_price_of_its_circumstances(
+    usage: RathLLMTokenUsage, fields: dict[str, Any], cost: str
+) -> None:
+    found = evidence(usage, **fields).cost
+    assert found is not None
+    assert found.usd == usd(cost)
 
 
 @given(fresh=counts, cached=counts, written=counts, completion=counts)
@@ -78,48 +114,7 @@ def test_counts_that_contradict_each_other_have_a_cost_all_the_same(
     assert evidence(usage).cost is not None
 
 
-def test_tokens_that_stand_in_the_total_alone_were_written() -> None:
-    usage = replace(tokens(1_000, 100, reasoning_tokens=300), total_tokens=1_400)
-    grok = evidence(usage, endpoint="https://api.x.ai/v1/chat/completions", model="grok-3-mini")
-    assert grok.cost is not None
-    assert grok.cost.usd == (1_000 * usd("0.3") + 400 * usd("0.5")) / MILLION
-
-
-def test_the_price_is_that_of_the_time_of_the_call() -> None:
-    usage = tokens(1_000_000, 0)
-    was = evidence(usage, model="o3", started=datetime(2025, 5, 1, tzinfo=UTC)).cost
-    now = evidence(usage, model="o3").cost
-    assert was is not None
-    assert now is not None
-    assert (was.usd, now.usd) == (usd("10"), usd("2"))
-
-
-def test_the_model_that_answered_decides() -> None:
-    call = evidence(tokens(1_000_000, 0), served_model="gpt-4o-mini")
-    assert call.cost is not None
-    assert call.cost.price_id == "openai/gpt-4o-mini"
-
-
-def test_where_no_model_is_said_to_have_answered_the_one_that_was_asked_counts() -> None:
-    call = evidence(tokens(1_000_000, 0), served_model=None)
-    assert call.cost is not None
-    assert call.cost.price_id == "openai/gpt-5-mini"
-
-
 # ---- tiers
-
-
-@pytest.mark.parametrize(
-    ("tier", "cost"),
-    [
-        (None, "0.25"), ("default", "0.25"), ("auto", "0.25"), ("standard", "0.25"),
-        ("flex", "0.125"), ("priority", "0.45"),
-    ],
-)  # fmt: skip
-def test_a_tier_has_its_own_price(tier: str | None, cost: str) -> None:
-    call = evidence(tokens(1_000_000, 0), service_tier=tier)
-    assert call.cost is not None
-    assert call.cost.usd == usd(cost)
 
 
 def test_a_tier_that_is_sold_at_another_price_has_none_where_the_list_does_not_tell() -> None:
@@ -128,17 +123,12 @@ def test_a_tier_that_is_sold_at_another_price_has_none_where_the_list_does_not_t
     assert evidence(usage, model="gpt-3.5-turbo", service_tier="flex").cost is None
     azure = evidence(usage, endpoint=AZURE, model="gpt-5-mini", service_tier="priority")
     assert azure.cost is None
-
-
-def test_fast_answers_have_their_own_price() -> None:
-    usage = tokens(1_000_000, 0)
-    fast = evidence(
-        usage, endpoint=ANTHROPIC, model="claude-opus-4-8", parameters={"speed": "fast"}
-    )
-    assert fast.cost is not None
-    assert fast.cost.usd == 10
-    other = structs.replace(fast, requested_model="claude-opus-4-1", served_model="claude-opus-4-1")
-    assert other.cost is None
+    slow: dict[str, Any] = {
+        "endpoint": ANTHROPIC,
+        "model": "claude-opus-4-1",
+        "parameters": {"speed": "fast"},
+    }
+    assert evidence(usage, **slow).cost is None
 
 
 # ---- who sells
@@ -271,53 +261,6 @@ def test_where_nothing_is_known_there_is_no_least() -> None:
 # ---- sums that are worked out here
 
 
-def offers_of_the_list() -> list[PricedModel]:
-    """Every model that has a price for text."""
-    return [
-        PricedModel(seller, model)
-        for seller in get_snapshot().providers
-        for model in seller.models
-        if model.get_prices(STARTED).input_mtok is not None
-    ]
-
-
-@given(data=st.data())
-def test_every_sum_is_the_one_that_the_package_would_give(data: st.DataObject) -> None:
-    offer = data.draw(st.sampled_from(offers_of_the_list()))
-    fresh, cached, written, long = (data.draw(counts) for _ in range(4))
-    completion, thought = data.draw(counts), data.draw(counts)
-    tier = data.draw(st.sampled_from([None, "flex", "priority"]))
-    circumstances = {} if tier is None else {"service_tier": tier}
-    used = Tokens(
-        prompt=fresh + cached + written + long, cached=cached, cache_write=written + long,
-        cache_write_1h=long, completion=completion + thought, reasoning=thought,
-    )  # fmt: skip
-    cost = offer.price(used, circumstances=circumstances, at=STARTED)
-    if cost is None:
-        return
-    usage = Usage(
-        input_tokens=used.prompt, cache_read_tokens=used.cached,
-        cache_write_tokens=used.cache_write, cache_write_1h_tokens=used.cache_write_1h,
-        output_tokens=used.completion, output_reasoning_tokens=used.reasoning,
-    )  # fmt: skip
-    by_package = offer.model.calc_price(
-        usage, offer.seller, genai_request_timestamp=STARTED, price_context=circumstances
-    )
-    assert cost.usd == by_package.total_price
-
-
-def test_a_long_prompt_has_the_price_of_its_length() -> None:
-    google = "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
-    short, long = (
-        evidence(tokens(count, 0), endpoint=google, model="gemini-2.5-pro").cost
-        for count in (200_000, 200_001)
-    )
-    assert short is not None
-    assert long is not None
-    assert short.usd == 200_000 * usd("1.25") / MILLION
-    assert long.usd == 200_001 * usd("2.5") / MILLION
-
-
 class PriceOfOnesOwn(ModelPrice):
     """Counts in its own way."""
 
@@ -333,12 +276,3 @@ def test_a_price_that_counts_in_its_own_way_is_asked() -> None:
     cost = PricedModel(offer.seller, own).price(Tokens(prompt=1), circumstances={}, at=STARTED)
     assert cost is not None
     assert cost.usd == 7
-
-
-def test_a_price_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = tokens(1000, 10, cached_tokens=10)
-    assert evidence(usage).cost is not None
-    # Whoever asks now gets no answer.
-    monkeypatch.delattr(ModelPrice, "calc_price")
-    assert evidence(usage).cost is not None
-    assert least_cost(OPENAI, "gpt-5-mini", n_prompt=5, service_tier=None) is not None

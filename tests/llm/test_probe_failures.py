@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from rath.errors import RateLimitError
 from rath.llm import Provider, RathLLMChatRequest, RathLLMChatResponse, register_chat_client
 from rath.llm.credentials import RequestTarget
 from rath.llm.embedding import EmbeddingProvider
+from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.probe import ProbeFinding, find_obstacle, probe_providers
 from rath.llm.transport import Transport
@@ -50,6 +52,17 @@ def test_a_refused_model_is_told_with_its_origin_and_the_offer(
     assert "Did you mean 'gpt-8'? It offers 'gpt-8', 'o-1'" in answer.text
     assert report.model_origin == "env OPENAI_DEFAULT_MODEL"
     assert not report.is_usable
+
+
+def test_a_probe_without_an_answer_tells_the_endpoint_that_it_reached(serve: Serve) -> None:
+    server = serve(lambda _: chat_replies.json_body({"choices": []}), models=[MODEL])
+    endpoint = LocalEndpoint(server.base_url, "random-key", MODEL, Path("m.gguf"), "1")
+    register_chat_client(
+        "started-late", lambda one: RathLocalChatClient(one, serve=lambda _: endpoint)
+    )
+    report = probe(Provider(provider_kind="started-late", model=MODEL, retry_base_seconds=0.0))
+    assert "without any choices" in finding(report, "answer").text
+    assert report.endpoint == f"{server.base_url}/chat/completions"
 
 
 def test_a_refused_key_ends_the_probe(serve: Serve) -> None:

@@ -207,22 +207,6 @@ def test_near_names_are_not_looked_for_on_the_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    "listed",
-    ["gpt-9-20251001", "gpt-9-2025-10-01", "gpt-9@20251001", "gpt-9:latest", "models/gpt-9"],
-)
-def test_a_listed_version_may_be_asked_for_by_its_short_name(listed: str) -> None:
-    error = status_error(ASKED, 400, "this model takes no tools")
-    assert explain(error, listed) is error
-    assert isinstance(explain(status_error(ASKED, 404, "no"), listed), ModelNotFoundError)
-
-
-@pytest.mark.parametrize("listed", ["gpt-9-mini", "gpt-90", "xgpt-9"])
-def test_another_model_is_no_version(listed: str) -> None:
-    error = status_error(ASKED, 400, "unknown model")
-    assert isinstance(explain(error, listed), ModelNotFoundError)
-
-
-@pytest.mark.parametrize(
     ("status", "message"),
     [
         (400, "temperature is too high"),
@@ -319,15 +303,6 @@ def test_the_sessions_provider_is_an_origin_too(server: ChatServer) -> None:
     )
     with pytest.raises(ModelNotFoundError, match="'claude-opus' came from the session"):
         run_session_loop(session, Session.from_agent_prompt("You help.")).text()
-
-
-def test_a_run_that_succeeds_asks_for_no_list(server: ChatServer) -> None:
-    server.queue(replies.completion("hi"))
-    agent = flow.Agent(
-        "You help.", provider=Provider(model="m", base_url=server.base_url, api_key=KEY)
-    )
-    assert agent(Session.from_user_message("hello")).text() == "hi"
-    assert [request.method for request in server.requests] == ["POST"]
 
 
 # ---------------------------------------------------------------- the question

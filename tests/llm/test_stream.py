@@ -75,49 +75,41 @@ def calls_of(*deltas: RathLLMStreamDelta) -> list[tuple[str, str, str]]:
     return [(part.id, part.function.name, part.function.arguments) for part in parts]
 
 
-def test_deltas_are_told_apart_by_their_index() -> None:
-    deltas = [
-        call("", index=1, id="b", name="g"),
-        call("{", index=0, id="a", name="f"),
-        call("[", index=1),
-        call("}", index=0),
-    ]
-    assert calls_of(*deltas) == [("a", "f", "{}"), ("b", "g", "[")]
+BOTH = [("a", "f", "{}"), ("b", "g", "[]")]
 
 
-def test_without_an_index_a_new_id_starts_a_call_and_no_id_goes_on() -> None:
-    deltas = [call("{", id="a", name="f"), call("}"), call("[", id="b", name="g"), call("]")]
-    assert calls_of(*deltas) == [("a", "f", "{}"), ("b", "g", "[]")]
-
-
-def test_without_an_index_a_known_id_goes_on_with_its_call() -> None:
-    deltas = [call("{", id="a", name="f"), call("[", id="b", name="g"), call("}", id="a")]
-    assert calls_of(*deltas) == [("a", "f", "{}"), ("b", "g", "[")]
-
-
-def test_one_index_for_all_calls_is_no_index() -> None:
-    deltas = [call("{}", index=0, id="a", name="f"), call("[]", index=0, id="b", name="g")]
-    assert calls_of(*deltas) == [("a", "f", "{}"), ("b", "g", "[]")]
-
-
-def test_a_name_that_is_sent_again_is_taken_once() -> None:
-    deltas = [call("{", index=0, id="a", name="f"), call("}", index=0, id="a", name="f")]
-    assert calls_of(*deltas) == [("a", "f", "{}")]
-
-
-def test_a_name_may_come_in_pieces() -> None:
-    assert calls_of(call(index=0, id="a", name="get_"), call(index=0, name="it")) == [
-        ("a", "get_it", "")
-    ]
-
-
-def test_calls_without_an_id_get_one_each() -> None:
-    deltas = [
-        call(index=0, name="f"),
-        call(index=1, id="call_0", name="g"),
-        call(index=2, name="h"),
-    ]
-    assert [part[0] for part in calls_of(*deltas)] == ["call_1", "call_0", "call_2"]
+@pytest.mark.parametrize(
+    ("deltas", "calls"),
+    [
+        (
+            [call("", index=1, id="b", name="g"), call("{", index=0, id="a", name="f"),
+             call("[]", index=1), call("}", index=0)],
+            BOTH,
+        ),
+        ([call("{", id="a", name="f"), call("}"), call("[", id="b", name="g"), call("]")], BOTH),
+        ([call("{", id="a", name="f"), call("[]", id="b", name="g"), call("}", id="a")], BOTH),
+        ([call("{}", index=0, id="a", name="f"), call("[]", index=0, id="b", name="g")], BOTH),
+        (
+            [call("{", index=0, id="a", name="f"), call("}", index=0, id="a", name="f")],
+            [("a", "f", "{}")],
+        ),
+        (
+            [call(index=0, id="a", name="get_"), call(index=0, name="it")],
+            [("a", "get_it", "")],
+        ),
+        (
+            [call(index=0, name="f"), call(index=1, id="call_0", name="g"),
+             call(index=2, name="h")],
+            [("call_1", "f", ""), ("call_0", "g", ""), ("call_2", "h", "")],
+        ),
+    ],
+    ids=["by index", "new id or none", "known id", "one index for all", "name again",
+         "name in pieces", "no id"],
+)  # fmt: skip
+def test_deltas_of_calls_are_told_apart(
+    deltas: list[RathLLMStreamDelta], calls: list[tuple[str, str, str]]
+) -> None:
+    assert calls_of(*deltas) == calls
 
 
 def test_a_missing_finish_reason_is_told_by_the_calls() -> None:
@@ -275,19 +267,19 @@ def test_a_delta_without_a_beginning_of_the_key_is_not_touched() -> None:
     assert next(StreamRedactor(KEY).hide([delta])) is delta
 
 
-def test_the_end_of_a_word_is_not_kept_back() -> None:
-    assert content(StreamRedactor(KEY), "words", " are", " ask", " sk-", "x") == [
-        "words", " are", " ask", " sk-", "x",
-    ]  # fmt: skip
-
-
-def test_a_beginning_is_kept_back_until_it_is_clear() -> None:
-    assert content(StreamRedactor(KEY), "so sk-c", "aught") == ["so ", "sk-caught"]
-
-
-def test_the_better_part_of_a_key_at_the_end_stays_hidden() -> None:
-    assert content(StreamRedactor(KEY), "so ", KEY[:-1]) == ["so ", "***"]
-    assert content(StreamRedactor(KEY), "so ", KEY[:6]) == ["so ", KEY[:6]]
+@pytest.mark.parametrize(
+    ("key", "parts", "out"),
+    [
+        (KEY, ["words", " are", " sk-", "x"], ["words", " are", " sk-", "x"]),
+        (KEY, ["so sk-c", "aught"], ["so ", "sk-caught"]),
+        (KEY, ["so ", KEY[:-1]], ["so ", "***"]),
+        (KEY, ["so ", KEY[:6]], ["so ", KEY[:6]]),
+        ("ollama", ["ask ollama", " now"], ["ask ollama", " now"]),
+    ],
+    ids=["word ends", "not clear yet", "better part", "small part", "short word"],
+)
+def test_what_may_begin_a_key_is_kept_back(key: str, parts: list[str], out: list[str]) -> None:
+    assert content(StreamRedactor(key), *parts) == out
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -313,10 +305,6 @@ def test_what_was_kept_back_comes_before_what_follows_elsewhere() -> None:
         RathLLMStreamDelta(tool_call_index=0, tool_call_args_delta="sk-c"),
         *deltas[2:],
     ]
-
-
-def test_a_short_word_is_no_key() -> None:
-    assert content(StreamRedactor("ollama"), "ask ollama", " now") == ["ask ollama", " now"]
 
 
 @pytest.mark.parametrize(

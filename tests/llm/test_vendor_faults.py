@@ -28,7 +28,7 @@ from rath.llm.errors import may_fall_back
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY, NoSleep, exchange
 from tests.support.chat_server import ChatServer
-from tests.support.dialects import BEGUN, DIALECTS, WHOLE, Dialect
+from tests.support.dialects import BEGUN, WHOLE, Dialect
 from tests.support.waiting import at_a_deadline
 
 N_TRIES = 4
@@ -45,12 +45,6 @@ OnDelta = Callable[[RathLLMStreamDelta], None] | None
 def server() -> Iterator[ChatServer]:
     with ChatServer(models=["n", "o"]) as running:
         yield running
-
-
-@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    found: Dialect = request.param
-    return found
 
 
 @pytest.fixture(params=[None, ignore], ids=["whole", "streamed"])

@@ -5,27 +5,20 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rath._async.runtime import runtime
-from rath.errors import AuthenticationError, ProviderProtocolError
-from rath.llm import RathOpenAIVLMClient, VLMProvider
+from rath.errors import AuthenticationError, ModelNotFoundError, ProviderProtocolError
+from rath.llm import RathOpenAIVLMClient, VLMProvider, evidence_of
 from tests.support.asking import KEY, NoSleep
 from tests.support.chat_replies import completion, json_body, status_error, usage
 from tests.support.chat_server import ChatServer
 from tests.support.images import picture
 
 PICTURE = picture(b"rest")
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
 
 
 def client_of(server: ChatServer, **fields: Any) -> RathOpenAIVLMClient:
@@ -115,6 +108,18 @@ def test_a_failed_call_is_tried_again_and_hides_the_key(server: ChatServer) -> N
         client_of(server).describe(PICTURE, prompt="?")
     assert len(server.requests) == 2
     assert KEY not in str(caught.value)
+
+
+def test_a_refused_model_is_explained_once_the_tries_are_over(server: ChatServer) -> None:
+    server.models = ["sees-1"]
+    server.queue(status_error(404, "no such model", code="model_not_found"))
+    with pytest.raises(ModelNotFoundError, match="It offers 'sees-1'") as caught:
+        client_of(server, model="sees-2").describe(PICTURE, prompt="?")
+    evidence = evidence_of(caught.value)
+    assert evidence is not None
+    (attempt,) = evidence.attempts
+    assert "It offers" not in (attempt.error or "")
+    assert "It offers 'sees-1'" in (evidence.error or "")
 
 
 def test_what_is_known_of_a_call(server: ChatServer) -> None:

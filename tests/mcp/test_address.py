@@ -6,16 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.mcp.redaction import (
+from rath.config.redaction import (
+    Redactor,
     address_name,
     address_secrets,
     argv_secrets,
-    redact,
     redact_address,
     redact_argv,
 )
 
 TOKEN = "s3cret-0123456789"
+
+
+def hidden(text: str, secrets: list[str]) -> str:
+    return Redactor(tuple(secrets), shortest=4).text(text)
 
 
 def marked(secret: str) -> str:
@@ -70,13 +74,13 @@ def test_no_word_that_is_not_known_is_told(word: str) -> None:
 def test_what_is_hidden_in_the_name_is_hidden_in_texts(word: str) -> None:
     url = f"https://h/mcp/{word}/sse"
     if "***" in address_name(url):
-        assert word not in redact(f"404 for {url}, no {word} here", address_secrets(url))
+        assert word not in hidden(f"404 for {url}, no {word} here", address_secrets(url))
 
 
 @pytest.mark.parametrize("word", ["a1b2", "abc"], ids=["with a digit", "letters"])
 def test_a_short_part_is_hidden_with_what_stands_beside_it(word: str) -> None:
     secrets = address_secrets(f"https://h/mcp/{word}/sse")
-    assert redact(f"no /mcp/{word}/sse", secrets) == "no ***"
+    assert hidden(f"no /mcp/{word}/sse", secrets) == "no ***"
 
 
 @pytest.mark.parametrize(
@@ -97,4 +101,4 @@ def test_a_short_part_is_hidden_with_what_stands_beside_it(word: str) -> None:
 )
 def test_a_command_line_is_told_without_its_secrets(words: list[str], told: str) -> None:
     assert " ".join(redact_argv(words)) == told
-    assert TOKEN not in redact(" ".join(words), argv_secrets(words))
+    assert TOKEN not in hidden(" ".join(words), argv_secrets(words))

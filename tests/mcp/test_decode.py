@@ -36,16 +36,31 @@ def encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def test_texts_are_joined() -> None:
-    assert decode_result(texts("a", "b")) == {"text": "a\nb"}
+PICTURE = ImageContent(type="image", data=encoded(PNG), mime_type="image/png")
+EMBEDDED = EmbeddedResource(
+    type="resource",
+    resource=BlobResourceContents(uri="x://1", mime_type="image/png", blob=encoded(PNG)),
+)
 
 
-def test_nothing_is_ok() -> None:
-    assert decode_result(parts()) == {"ok": True}
-
-
-def test_structured_content_alone_is_the_whole() -> None:
-    assert decode_result(parts(structured_content={"a": 1})) == {"a": 1}
+@pytest.mark.parametrize(
+    ("answer", "decoded"),
+    [
+        (texts("a", "b"), {"text": "a\nb"}),
+        (parts(), {"ok": True}),
+        (parts(structured_content={"a": 1}), {"a": 1}),
+        (
+            texts("warm", structured_content={"celsius": 21}),
+            {"text": "warm", "structured_content": {"celsius": 21}},
+        ),
+        (parts(PICTURE), {"content": [Image.from_bytes(PNG)]}),
+        (parts(EMBEDDED), {"content": [Image.from_bytes(PNG)]}),
+        ({"a": 1}, {"a": 1}),
+    ],
+    ids=["texts", "nothing", "structured", "both", "picture", "embedded picture", "no answer"],
+)
+def test_an_answer_is_what_a_tool_of_ours_returns(answer: Any, decoded: Any) -> None:
+    assert decode_result(answer) == decoded
 
 
 @pytest.mark.parametrize(
@@ -64,22 +79,6 @@ def test_structured_content_that_the_text_says_is_not_repeated(
     assert set(decode_result(texts(*said, structured_content=structured))) == {"text"}
 
 
-def test_structured_content_that_the_text_does_not_say_is_kept_beside_it() -> None:
-    found = decode_result(texts("warm", structured_content={"celsius": 21}))
-    assert found == {"text": "warm", "structured_content": {"celsius": 21}}
-
-
-def test_a_picture_is_an_image() -> None:
-    image = ImageContent(type="image", data=encoded(PNG), mime_type="image/png")
-    assert decode_result(parts(image)) == {"content": [Image.from_bytes(PNG)]}
-
-
-def test_an_embedded_picture_is_an_image() -> None:
-    resource = BlobResourceContents(uri="x://1", mime_type="image/png", blob=encoded(PNG))
-    found = decode_result(parts(EmbeddedResource(type="resource", resource=resource)))
-    assert found == {"content": [Image.from_bytes(PNG)]}
-
-
 @pytest.mark.parametrize("data", ["AAAA", "no base64!"])
 def test_a_picture_that_no_model_can_see_is_said_to_be_one(data: str) -> None:
     image = ImageContent(type="image", data=data, mime_type="image/x")
@@ -92,10 +91,6 @@ def test_a_sound_is_said_to_be_one() -> None:
         parts(AudioContent(type="audio", data=encoded(b"abc"), mime_type="audio/wav"))
     )["content"]
     assert (found["type"], found["mime_type"], found["bytes"]) == ("audio", "audio/wav", 3)
-
-
-def test_what_is_no_answer_comes_back_as_it_is() -> None:
-    assert decode_result({"a": 1}) == {"a": 1}
 
 
 def test_an_answer_of_another_sdk_is_read() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import rath.mcp.client
 import rath.mcp.http
 from rath.backend.results import ToolExecutionFailure
+from rath.config.redaction import Redactor
 from rath.errors import (
     ConfigError,
     MCPConnectionError,
@@ -26,7 +27,6 @@ from rath.errors import (
 from rath.flow.tool.mcp_adapter import MCPToolCall, tools_of
 from rath.mcp import HttpServer, MCPClient
 from rath.mcp.http import HttpAccess
-from rath.mcp.redaction import redact
 from rath.mcp.stdio import replace_lone_surrogates
 from rath.session.tooling import BadArguments
 from tests.support.mcp_own import scripted, texts, tool, tools
@@ -87,7 +87,10 @@ def test_parts_of_what_is_sent_to_an_address_are_secrets(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THE_TOKEN", CANARY)
-    assert redact(f"you sent {CANARY}!", HttpAccess.of(server).secrets) == "you sent ***!"
+    assert (
+        Redactor(tuple(HttpAccess.of(server).secrets)).text(f"you sent {CANARY}!")
+        == "you sent ***!"
+    )
 
 
 def test_user_and_password_of_an_address_are_sent() -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -14,103 +11,50 @@ import pytest
 
 from rath.errors import MCPAuthenticationError
 from rath.mcp import ClientCredentials, HttpServer, MCPClient
+from tests.support.mcp_http import HttpCall, HttpReply, ToolServer
 
 SECRET = "canary-0123456789"
 
 
-class Guarded(ThreadingHTTPServer):
-    """A tool server and its authorization server in one; each token is good for two requests."""
-
-    daemon_threads = True
+class Guarded(ToolServer):
+    """A tool server and its authorization server in one; each token is good for a few requests."""
 
     def __init__(self) -> None:
-        self.n_tokens = 0
-        self.n_left = 0
+        super().__init__()
+        self.n_tokens = self.n_left = 0
         self.n_uses = 4
         self.asked: list[dict[str, Any]] = []
-        super().__init__(("127.0.0.1", 0), Handler)
 
     @property
     def token(self) -> str:
         return f"long-token-{self.n_tokens}-0123456789"
 
-    @property
-    def good(self) -> str:
-        return f"Bearer {self.token}"
-
-    @property
-    def origin(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Guarded  # pyright: ignore[reportIncompatibleVariableOverride]  # made by that alone
-
-    def do_GET(self) -> None:
-        origin = self.server.origin
-        if "oauth-protected-resource" in self.path:
-            self.say({"resource": f"{origin}/mcp", "authorization_servers": [origin]})
-        elif "oauth-authorization-server" in self.path:
-            self.say({"issuer": origin, "authorization_endpoint": f"{origin}/authorize",
-                      "token_endpoint": f"{origin}/token",
-                      "response_types_supported": ["code"]})  # fmt: skip
-        else:
-            self.say({}, 405)
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path == "/token":
-            self.give_token(body)
-        elif self.headers.get("Authorization") != self.server.good or self.server.n_left == 0:
-            self.say({}, 401)
-        else:
-            self.server.n_left -= 1
-            self.answer(json.loads(body))
-
-    def give_token(self, body: bytes) -> None:
-        server = self.server
-        server.asked.append({"auth": self.headers.get("Authorization"), **parse_qs(body.decode())})
-        server.n_tokens += 1
-        server.n_left = server.n_uses
-        self.say({"access_token": server.token, "token_type": "Bearer"})
-
-    def answer(self, asked: dict[str, Any]) -> None:
-        if "id" not in asked:
-            self.say({}, 202)
-            return
-        results: dict[str, Any] = {
-            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
-                           "serverInfo": {"name": "guarded", "version": "1"}},
-            "tools/list": {"tools": []},
-        }  # fmt: skip
-        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
-        if asked["method"] in results:
-            self.say({**reply, "result": results[asked["method"]]})
-        else:
-            self.say({**reply, "error": {"code": -32601, "message": "no"}})
-
-    def say(self, payload: dict[str, Any], status: int = 200) -> None:
-        body = json.dumps(payload).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        return
+    def reply(self, call: HttpCall) -> HttpReply:
+        if "oauth-protected-resource" in call.path:
+            resource = f"{self.origin}/mcp"
+            return HttpReply({"resource": resource, "authorization_servers": [self.origin]})
+        if "oauth-authorization-server" in call.path:
+            paths = {"authorization_endpoint": "authorize", "token_endpoint": "token"}
+            named = {name: f"{self.origin}/{path}" for name, path in paths.items()}
+            return HttpReply({"issuer": self.origin, **named, "response_types_supported": ["code"]})
+        authorization = call.headers.get("Authorization")
+        if call.path == "/token":
+            self.asked.append({"auth": authorization, **parse_qs(call.content.decode())})
+            self.n_tokens += 1
+            self.n_left = self.n_uses
+            return HttpReply({"access_token": self.token, "token_type": "Bearer"})
+        if call.verb == "POST":
+            if authorization != f"Bearer {self.token}" or self.n_left == 0:
+                return HttpReply({}, 401)
+            self.n_left -= 1
+        return super().reply(call)
 
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded]:
     monkeypatch.setenv("THE_SECRET", SECRET)
     with Guarded() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def client_of(guarded: Guarded, issuer: str | None = None) -> MCPClient:

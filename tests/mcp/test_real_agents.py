@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +19,6 @@ from rath.session import ChunkKind, Session, load_session
 from rath.session.record import ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.mcp_servers import (
-    CountedServer,
     everything_on,
     everything_server,
     filesystem_server,
@@ -53,27 +51,9 @@ def run(tools: Sequence[FlowToolCall], *turns: Turn, persist: bool = False) -> S
     return agent(Session.from_user_message("Go.")).synchronize()
 
 
-def results_of(session: Session) -> list[Any]:
-    """What the model read, in the order of the calls."""
-    rows = [row for row in session.chunk_table if row.kind is ChunkKind.TOOL_RESULT]
-    return [json.loads(row.payload["content"]) for row in rows]
-
-
 def runs_of(session: Session) -> list[ToolRun]:
     """The calls of tools that are on record."""
     return [entry for entry in session.record if isinstance(entry, ToolRun)]
-
-
-def test_a_model_reads_text(tools: dict[str, MCPToolCall]) -> None:
-    session = run([tools["echo"]], tool_call("echo", {"message": "hello"}))
-    assert results_of(session) == [{"text": "Echo: hello"}]
-
-
-def test_a_model_reads_structured_content(tools: dict[str, MCPToolCall]) -> None:
-    asked = {"location": "New York"}
-    session = run([tools["get-structured-content"]], tool_call("get-structured-content", asked))
-    (result,) = results_of(session)
-    assert json.loads(result["text"])["conditions"] == "Cloudy"
 
 
 def test_a_model_sees_an_image(tools: dict[str, MCPToolCall]) -> None:
@@ -84,75 +64,9 @@ def test_a_model_sees_an_image(tools: dict[str, MCPToolCall]) -> None:
     assert "Here's the image you requested" in row.payload["content"]
 
 
-def test_a_model_reads_an_embedded_resource(tools: dict[str, MCPToolCall]) -> None:
-    asked = {"resourceType": "Text", "resourceId": 2}
-    session = run([tools["get-resource-reference"]], tool_call("get-resource-reference", asked))
-    (result,) = results_of(session)
-    (resource,) = result["content"]
-    assert resource["uri"] == "demo://resource/dynamic/text/2"
-    assert resource["text"].startswith("Resource 2")
-
-
-def test_an_error_of_a_tool_is_a_failure_that_the_model_reads(
-    tools: dict[str, MCPToolCall],
-) -> None:
-    # Its schema allows this; the server itself wants a whole number.
-    asked = {"resourceType": "Text", "resourceId": 1.5}
-    session = run([tools["get-resource-reference"]], tool_call("get-resource-reference", asked))
-    (result,) = results_of(session)
-    assert "mcp_tool_error" in json.dumps(result)
-    assert "Must be a finite positive integer" in json.dumps(result)
-    assert [each.error_kind for each in runs_of(session)] == ["mcp_tool_error"]
-
-
 def test_arguments_are_checked_before_the_server_is_asked(tools: dict[str, MCPToolCall]) -> None:
     session = run([tools["get-sum"]], tool_call("get-sum", {"a": "one"}))
     assert [each.error_kind for each in runs_of(session)] == ["invalid_tool_arguments"]
-
-
-def test_annotations_say_what_repeating_a_call_would_do(tools: dict[str, MCPToolCall]) -> None:
-    effects = {name: tool.effects for name, tool in tools.items()}
-    assert effects["echo"] == "read_only"
-    assert effects["gzip-file-as-resource"] == "idempotent"
-    assert effects["toggle-simulated-logging"] == "non_idempotent"
-    assert tools["echo"].parallel_safe
-    assert not tools["gzip-file-as-resource"].parallel_safe
-
-
-def test_annotations_of_a_server_that_is_not_believed_mean_nothing(
-    tools: dict[str, MCPToolCall],
-) -> None:
-    client = tools["echo"].client
-    found = tools_of(client, trust_annotations=False)
-    assert {tool.effects for tool in found} == {"non_idempotent"}
-    assert not any(tool.parallel_safe for tool in found)
-
-
-def test_the_record_names_server_version_and_transport(tools: dict[str, MCPToolCall]) -> None:
-    session = run([tools["echo"]], tool_call("echo", {"message": "x"}))
-    (entry,) = runs_of(session)
-    transport = tools["echo"].client.transport
-    assert entry.origin.startswith(f"mcp:mcp-servers/everything@2.0.0 {transport} ")
-
-
-def test_a_server_killed_in_the_middle_of_a_call_is_a_failure_and_the_next_call_reconnects(
-    tmp_path: Path,
-) -> None:
-    server = CountedServer(everything_server(), tmp_path / "pids")
-    with Watched(server.spec, server.kill) as client:
-        offered = tools_of(client)
-        session = run(
-            offered,
-            tool_call(SLOW, {"duration": 60, "steps": 1200}),
-            tool_call("echo", {"message": "again"}),
-        )
-    lost, again = results_of(session)
-    assert "mcp_connection_lost" in json.dumps(lost)
-    assert "is not known" in json.dumps(lost)
-    assert again == {"text": "Echo: again"}
-    assert len(server.pids) == 2
-    assert [each.error_kind for each in runs_of(session)] == ["mcp_connection_lost", None]
-    server.wait_until_ended()
 
 
 class Watched(MCPClient):
@@ -181,18 +95,6 @@ def test_a_cancelled_run_ends_its_call_and_keeps_the_connection() -> None:
         pid = client.pid
         assert client.call_tool("echo", {"message": "on"}).is_error is False
         assert client.pid == pid
-
-
-def test_fifty_calls_of_one_turn_go_over_one_connection(tmp_path: Path) -> None:
-    server = CountedServer(everything_server(), tmp_path / "pids")
-    offered = mcp_tools_from_server(server.spec)
-    calls = [tool_call("get-sum", {"a": n, "b": 1000}) for n in range(1, 50)]
-    session = run(offered, tool_call("get-sum", {"a": 0, "b": 1000}, *calls))
-    offered[0].client.close()
-    assert [each["text"] for each in results_of(session)] == [
-        f"The sum of {n} and 1000 is {n + 1000}." for n in range(50)
-    ]
-    assert len(server.pids) == 1
 
 
 def test_a_recorded_run_with_three_servers_is_explained_after_the_fact(

@@ -20,7 +20,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from rath.errors import MCPRequestError, MCPTimeout
+from rath.errors import MCPRequestError
 from rath.mcp.client import MCPClient
 from rath.mcp.spec import Transport
 from tests.support.mcp_servers import (
@@ -128,60 +128,6 @@ def test_steps_are_told_in_order(everything: MCPClient) -> None:
     )
     assert steps == [(step, 5) for step in (1, 2, 3, 4, 5)]
     assert "completed" in text_of(result)
-
-
-def test_a_call_out_of_time_ends_and_the_next_one_works(everything: MCPClient) -> None:
-    with pytest.raises(MCPTimeout, match=f"call of '{SLOW}' within 0.05 s"):
-        everything.call_tool(SLOW, {"duration": 30, "steps": 1}, timeout=0.05)
-    assert everything.is_connected
-    assert text_of(everything.call_tool("echo", {"message": "on"})) == "Echo: on"
-
-
-def test_a_cancelled_call_ends_and_the_next_one_works(everything: MCPClient) -> None:
-    async def cancel_after_the_first_step() -> None:
-        begun = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def tell(*_: object) -> None:
-            loop.call_soon_threadsafe(begun.set)
-
-        call = asyncio.ensure_future(
-            everything.acall_tool(
-                SLOW,
-                {"duration": 60, "steps": 1200},
-                on_progress=tell,
-            )
-        )
-        await begun.wait()
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-
-    pid = everything.pid
-    asyncio.run(cancel_after_the_first_step())
-    assert text_of(everything.call_tool("echo", {"message": "on"})) == "Echo: on"
-    assert everything.pid == pid
-
-
-def test_fifty_calls_run_at_once_on_one_connection(everything: MCPClient) -> None:
-    told: list[tuple[int, float]] = []
-
-    async def call(n: int) -> CallToolResult:
-        def note(done: float, _: float | None, __: str | None) -> None:
-            told.append((n, done))
-
-        return await everything.acall_tool(SLOW, {"duration": 1, "steps": 2}, on_progress=note)
-
-    async def call_all() -> list[CallToolResult]:
-        return await asyncio.gather(*map(call, range(50)))
-
-    everything.call_tool("echo", {"message": "open"})
-    results = asyncio.run(call_all())
-    assert all("completed" in text_of(result) for result in results)
-    assert sorted(told) == sorted((n, step) for n in range(50) for step in (1, 2))
-    # One after another, each would have done its second step before the next one's first.
-    first_end = next(at for at, (_, step) in enumerate(told) if step == 2)
-    assert first_end > 1
 
 
 def test_answers_of_calls_at_once_are_not_mixed_up(everything: MCPClient) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import threading
 import traceback
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rath.config.paths import own_config_dir
+from rath.config.redaction import Redactor
 from rath.errors import ConfigError, MCPAuthenticationError, MCPConnectionError, MCPServerError
 from rath.flow.tool.mcp_adapter import tools_of
 from rath.mcp import HttpServer, MCPClient
 from rath.mcp.http import HttpAccess
-from rath.mcp.redaction import redact_json
 from rath.testing import tool_call
 from tests.support.canaries import all_logs
+from tests.support.mcp_http import HttpCall, HttpReply, ToolServer
 from tests.support.sessions import run
 
 TOKEN = "canary-0123456789"
@@ -27,75 +25,37 @@ SHORT = "k7x"
 """A token that could be a word of anything, so that only its place makes it one."""
 
 
-class Echoing(ThreadingHTTPServer):
+class Echoing(ToolServer):
     """A tool server below a path with a token, which repeats it wherever it can."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        self.paths: list[str] = []
+        super().__init__()
         self.status = 200
-        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def paths(self) -> list[str]:
+        return [call.path for call in self.calls]
 
     def url(self, target: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}{target}"
+        return f"{self.origin}{target}"
 
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Echoing  # pyright: ignore[reportIncompatibleVariableOverride]  # made by that alone
-
-    def do_GET(self) -> None:
-        self.say({}, 405)
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.paths.append(self.path)
-        if self.server.status != 200:
-            self.say({}, self.server.status)
-        elif "id" not in asked:
-            self.say({}, 202)
-        else:
-            self.answer(asked)
-
-    def do_DELETE(self) -> None:
-        self.say({}, 200)
-
-    def answer(self, asked: dict[str, Any]) -> None:
-        here = f"see http://{self.headers['Host']}{self.path}"
+    def reply(self, call: HttpCall) -> HttpReply:
+        if call.verb == "POST" and self.status != 200:
+            return HttpReply({}, self.status)
+        here = f"see http://{call.headers['Host']}{call.path}"
         schema = {"type": "object", "description": here}
-        results: dict[str, Any] = {
-            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
-                           "serverInfo": {"name": here, "version": "1"}},
-            "tools/list": {"tools": [{"name": "t", "description": here, "inputSchema": schema}]},
-            "tools/call": {"content": [{"type": "text", "text": here}]},
-        }  # fmt: skip
-        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
-        if asked["method"] in results:
-            self.say({**reply, "result": results[asked["method"]]})
-        else:
-            self.say({**reply, "error": {"code": -32601, "message": here}})
-
-    def say(self, payload: dict[str, Any], status: int = 200) -> None:
-        body = json.dumps(payload).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        return
+        self.results["initialize"]["serverInfo"]["name"] = here
+        self.results["tools/list"] = {
+            "tools": [{"name": "t", "description": here, "inputSchema": schema}]
+        }
+        self.results["tools/call"] = {"content": [{"type": "text", "text": here}]}
+        return super().reply(call)
 
 
 @pytest.fixture
 def echoing() -> Iterator[Echoing]:
     with Echoing() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def on_disk(*directories: Path) -> str:
@@ -196,7 +156,7 @@ def test_settings_that_are_no_credentials_are_not_hidden_in_answers() -> None:
 
 def test_a_token_is_hidden_at_any_depth_and_short_ones_are_none() -> None:
     said = {TOKEN: [{"a": f"x{TOKEN}"}, 1, None, "short"]}
-    assert redact_json(said, [TOKEN, "short"]) == {"***": [{"a": "x***"}, 1, None, "short"]}
+    assert Redactor((TOKEN, "short")).value(said) == {"***": [{"a": "x***"}, 1, None, "short"]}
 
 
 def test_a_header_of_ones_own_goes_before_the_login_of_the_address() -> None:

@@ -6,30 +6,33 @@ from typing import Any
 
 import pytest
 
-from rath.mcp import Bearer, HttpServer, MCPClient, StdioServer
+from rath.mcp import Bearer, HttpServer, MCPClient, ServerSpec, StdioServer
 from rath.mcp.spec import server_name, server_spec
 
 
-def test_a_text_is_a_program() -> None:
-    assert server_spec("uvx", args=["server"]) == StdioServer("uvx", ("server",))
-
-
-def test_a_list_is_a_whole_command_line() -> None:
-    assert server_spec(["uvx", "server"], args=["x"]) == StdioServer("uvx", ("server",))
+@pytest.mark.parametrize(
+    ("command", "given", "spec"),
+    [
+        ("uvx", {"args": ["server"]}, StdioServer("uvx", ("server",))),
+        (["uvx", "server"], {"args": ["x"]}, StdioServer("uvx", ("server",))),
+        (
+            "https://h/mcp",
+            {"headers": {"A": "b"}, "auth": "token", "transport": "sse"},
+            HttpServer("https://h/mcp", {"A": "b"}, Bearer(token="token"), "sse"),
+        ),
+        (StdioServer("x"), {}, StdioServer("x")),
+    ],
+    ids=["text", "list", "address", "spec"],
+)
+def test_a_command_stands_for_a_server(
+    command: Any, given: dict[str, Any], spec: ServerSpec
+) -> None:
+    assert server_spec(command, **given) == spec
 
 
 def test_the_command_may_be_given_by_name() -> None:
     assert MCPClient(command=["uvx", "server"]).spec == StdioServer("uvx", ("server",))
     assert MCPClient(command="uvx", args=["server"]).spec == StdioServer("uvx", ("server",))
-
-
-def test_an_address_is_a_server_there() -> None:
-    found = server_spec("https://h/mcp", headers={"A": "b"}, auth="token", transport="sse")
-    assert found == HttpServer("https://h/mcp", {"A": "b"}, Bearer(token="token"), "sse")
-
-
-def test_a_spec_is_itself() -> None:
-    assert server_spec(StdioServer("x")) == StdioServer("x")
 
 
 @pytest.mark.parametrize(

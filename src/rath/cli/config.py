@@ -33,7 +33,7 @@ from rath.config.credentials import CREDENTIALS_FILENAME, SECRET_SECTIONS
 from rath.config.env import all_env_specs
 from rath.config.keys import format_key
 from rath.config.paths import config_layer_paths
-from rath.config.secrets import HIDDEN, looks_secret, shown
+from rath.config.redaction import HIDDEN, looks_secret, redact_setting
 from rath.config.store import ConfigStore
 from rath.errors import ConfigConflict, ConfigError
 from rath.llm.provider import Provider
@@ -152,7 +152,7 @@ def set_value(
         parsed = keys.parse_value(parts, text)
         _check_number(parts, parsed)
         store = _change(target_path(for_project), lambda it: keys.assign(it.config, parts, parsed))
-    value_text = HIDDEN if is_secret else as_text(shown(parts[-1], parsed))
+    value_text = HIDDEN if is_secret else as_text(redact_setting(parts[-1], parsed))
     terminal.say(f"{format_key(parts)} = {value_text}, in {_file_of(parts, store.path)}")
     settings = read_settings()
     if not settings.problems:

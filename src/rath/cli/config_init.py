@@ -21,8 +21,8 @@ from rath.cli.terminal import Misuse, ask, ask_secret, ask_yes_no, complain, not
 from rath.config.credentials import CREDENTIALS_FILENAME
 from rath.config.env import env_value
 from rath.config.paths import OPENRATH_HOME_ENV, is_project_local
+from rath.config.redaction import redact_setting
 from rath.config.schema import LLMProviderConfig
-from rath.config.secrets import shown
 from rath.config.store import ConfigStore
 from rath.llm.credentials import variables_of
 from rath.llm.local.weights import BUNDLED
@@ -175,7 +175,7 @@ def _ask_entry(wanted: _InitOptions) -> tuple[LLMProviderConfig, str]:
 
 def _ask_endpoint(otherwise: str) -> str:
     while True:
-        answer = ask(f"Endpoint (nothing: {shown('', otherwise)})")
+        answer = ask(f"Endpoint (nothing: {redact_setting('', otherwise)})")
         problem = endpoint_problem(answer) if answer else None
         if problem is None:
             return answer
@@ -212,7 +212,7 @@ def _write(store: ConfigStore, name: str, entry: LLMProviderConfig) -> None:
 def _description(entry: LLMProviderConfig) -> str:
     parts = [entry.provider_kind]
     parts += [f"model {entry.model}"] if entry.model else []
-    parts += [f"at {shown('base_url', entry.base_url)}"] if entry.base_url else []
+    parts += [f"at {redact_setting('base_url', entry.base_url)}"] if entry.base_url else []
     return ", ".join(parts)
 
 

@@ -19,8 +19,8 @@ from rath.cli.settings import all_places
 from rath.config.credentials import CREDENTIALS_FILENAME, secrets_from_config
 from rath.config.keys import format_key, is_known, near_key
 from rath.config.manifest import MANIFEST_FILENAME, check_manifest, read_manifest
+from rath.config.redaction import looks_secret
 from rath.config.schema import SCHEMA_VERSION, RathConfig
-from rath.config.secrets import looks_secret
 from rath.config.store import ConfigStore
 from rath.config.trust import untrusted_entries
 from rath.errors import ConfigError, ManifestVersionError

@@ -19,7 +19,7 @@ from rath.cli.terminal import CommandError, Misuse, note
 from rath.config.env import env_value
 from rath.config.layers import llm_default
 from rath.config.paths import config_layer_paths
-from rath.config.secrets import shown
+from rath.config.redaction import redact_setting
 from rath.config.store import ConfigStore
 from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
 from rath.llm.credentials import OPENAI_FIXED_MODEL, Account, Purpose, find_account, variables_of
@@ -213,7 +213,7 @@ def _missing_key(subject: str, target: _Target, account: Account) -> CheckFindin
         unused = f"; {' and '.join(withheld)} will not be sent there" if withheld else ""
         text = (
             f"no key: {account.base_url.origin}, which belongs to this project, names the "
-            f"endpoint {shown('base_url', account.base_url.value)}{unused}"
+            f"endpoint {redact_setting('base_url', account.base_url.value)}{unused}"
         )
         key = f"llm.providers.{target.name if target.is_configured else 'NAME'}.api_key"
         advice = f"give it a key of its own: rath config set --project {key} -"
@@ -273,7 +273,7 @@ def _description(target: _Target, account: Account) -> str:
         return f"{', '.join(parts)}, inside the process"
     if account.base_url.value:
         origin = account.base_url.origin
-        url = shown("base_url", account.base_url.value)
+        url = redact_setting("base_url", account.base_url.value)
         parts.append(f"at {url}" + ("" if origin == own else f" ({origin})"))
     if account.api_key.value:
         parts.append(f"key from {account.api_key.origin}")

@@ -41,14 +41,21 @@ from rath.cli.terminal import (
     warn,
 )
 from rath.config.layers import config_layers
-from rath.config.secrets import HIDDEN, looks_secret, shown
+from rath.config.redaction import (
+    HIDDEN,
+    REFERENCE,
+    is_url,
+    looks_secret,
+    redact_address,
+    redact_argv,
+    redact_setting,
+)
 from rath.config.trust import belongs_to_project
 from rath.errors import ConfigError, MCPRequestError, MCPServerError
 from rath.llm.image import Image
 from rath.mcp import MCPClient, pins
 from rath.mcp import trust as trusts
 from rath.mcp.configured import ConfiguredServer, configured_server
-from rath.mcp.redaction import REFERENCE, is_url, redact_address, redact_argv
 from rath.mcp.spec import server_name
 from rath.mcp.tools import decode_result, error_text, input_schema
 
@@ -490,7 +497,7 @@ def _masked_value(key: str, value: str) -> str:
     if is_url(value):
         return redact_address(value, hide=mask)
     if not looks_secret(key):
-        return str(shown(key, value))
+        return str(redact_setting(key, value))
     references = [*REFERENCE.finditer(value)]
     text, end = "", 0
     for start, stop in [*(each.span() for each in references), (len(value), len(value))]:

@@ -25,7 +25,7 @@ from rath.config.paths import (
     resolve_config_path,
     user_config_dir,
 )
-from rath.config.secrets import HIDDEN, shown
+from rath.config.redaction import HIDDEN, redact_setting
 from rath.config.store import ConfigStore
 from rath.config.trust import (
     GuardedEntry,
@@ -218,7 +218,7 @@ def _entry(place: tuple[str, ...], stores: Sequence[ConfigStore]) -> Iterator[Se
     assert isinstance(entry, BaseModel)
     for name in _fields(entry):
         origin = store.origin_of(entry, name) if name in entry.model_fields_set else "default"
-        yield from _flat((*place, name), shown(name, getattr(entry, name)), origin)
+        yield from _flat((*place, name), redact_setting(name, getattr(entry, name)), origin)
 
 
 def _accounts(stores: Sequence[ConfigStore]) -> Iterator[Setting]:
@@ -234,7 +234,7 @@ def _accounts(stores: Sequence[ConfigStore]) -> Iterator[Setting]:
             found: Sourced[str] | None = getattr(account, field)
             if found is not None and found.value and not getattr(source, field):
                 key = format_key(("llm", "providers", name, field))
-                yield Setting(key, shown(field, found.value), found.origin)
+                yield Setting(key, redact_setting(field, found.value), found.origin)
 
 
 def _with_neighbours(values: Sequence[Setting], added: Sequence[Setting]) -> list[Setting]:
@@ -252,7 +252,7 @@ def _first(place: tuple[str, ...], stores: Sequence[ConfigStore]) -> Iterator[Se
     for store in stores:
         value = _at(store, place)
         if value not in (None, "", [], {}):
-            yield from _flat(place, shown(place[-1], value), f"config {store.path}")
+            yield from _flat(place, redact_setting(place[-1], value), f"config {store.path}")
             return
 
 
@@ -261,7 +261,9 @@ def _environment() -> Iterator[Setting]:
         found = resolve_with_origin(spec.name)
         if found.value is not None and found.origin == f"env {spec.name}":
             is_secret = spec.kind is EnvKind.SECRET
-            yield Setting(spec.name, HIDDEN if is_secret else shown("", found.value), found.origin)
+            yield Setting(
+                spec.name, HIDDEN if is_secret else redact_setting("", found.value), found.origin
+            )
 
 
 def _flat(place: tuple[str, ...], value: object, origin: str) -> Iterator[Setting]:

@@ -1,4 +1,11 @@
-"""Redaction of secrets that somebody repeats: in errors, in answers, in streams and in logs."""
+"""Redaction: secrets in settings, addresses, command lines, errors, answers, streams and logs.
+
+where it stands        its secrets          a text without them
+setting                looks_secret         redact_setting
+address                address_secrets      address_name, redact_address
+command line           argv_secrets         redact_argv
+anything that somebody repeats              Redactor, TextRedactor, guard_logs
+"""
 
 from __future__ import annotations
 
@@ -6,26 +13,24 @@ import base64
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from traceback import TracebackException
-from typing import TypeVar, cast
-from urllib.parse import quote, quote_plus
+from typing import NamedTuple, TypeAlias, TypeVar, cast
+from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from msgspec import Struct, structs
 
-from rath.config.secrets import HIDDEN
+from rath._core.text import valid_unicode
 
-__all__ = [
-    "MIN_IN_ANSWER",
-    "Redactor",
-    "TextRedactor",
-    "cause_without",
-    "guard_logs",
-    "redact",
-    "redact_json",
-]
+__all__ = ["HIDDEN", "MIN_IN_ANSWER", "REFERENCE", "Hide", "Redactor", "TextRedactor",
+           "address_name", "address_secrets", "argv_secrets", "guard_logs", "is_url",
+           "looks_random", "looks_secret", "printable", "redact", "redact_address", "redact_argv",
+           "redact_setting"]  # fmt: skip
+
+HIDDEN = "***"
+"""Text in the place of a secret."""
 
 _MIN_SECRET = 6
 """A shorter key is no secret, and hiding it would only garble texts."""
@@ -52,25 +57,27 @@ class Redactor:
     """Hides the secrets of one endpoint, each in the forms that the place calls for."""
 
     secrets: tuple[str, ...] = field(repr=False)
+    shortest: int = _MIN_SECRET
+    """Characters of a secret at least; shorter ones are words that stand in texts anyway."""
 
     def text(self, text: str) -> str:
         """Return a text for people without the secrets, in whatever form they were written."""
-        for secret in self.secrets:
+        for secret in sorted(filter(None, self.secrets), key=len, reverse=True):
+            if self.shortest <= len(secret) < _MIN_SECRET:
+                text = text.replace(secret, HIDDEN)
             text = redact(text, secret)
         return text
 
     def json_bytes(self, content: bytes) -> bytes:
         """Return the JSON of an answer without long secrets; `content` itself if it has none."""
-        for secret in self.secrets:
-            if len(secret) >= MIN_IN_ANSWER:
-                for _, form in _json_forms(secret):
-                    content = content.replace(form, _HIDDEN_BYTES)
+        for _, form in self._long_forms():
+            content = content.replace(form, _HIDDEN_BYTES)
         return content
 
     def json_text(self, data: str) -> str:
         """Return the JSON of an event without long secrets; `data` itself if it has none."""
-        for secret in self.secrets:
-            data = redact_json(data, secret)
+        for form, _ in self._long_forms():
+            data = data.replace(form, HIDDEN)
         return data
 
     def value(self, value: T) -> T:
@@ -81,7 +88,13 @@ class Redactor:
 
     def cause(self, exc: E) -> E | None:
         """Return `exc` as a cause, unless a traceback would show a secret of it."""
-        return cause_without(exc, self.text)
+        text = "".join(TracebackException.from_exception(exc, limit=0).format())
+        return exc if self.text(text) == text else None
+
+    def _long_forms(self) -> Iterator[tuple[str, bytes]]:
+        for secret in self.secrets:
+            if len(secret) >= MIN_IN_ANSWER:
+                yield from _json_forms(secret)
 
     def _value(self, value: object) -> object:
         if isinstance(value, str):
@@ -110,20 +123,6 @@ def redact(text: str, secret: str) -> str:
         for form in _forms(secret):
             text = text.replace(form, HIDDEN)
     return text
-
-
-def redact_json(text: str, secret: str) -> str:
-    """Return `text` with a long key replaced where it stands as it is or as JSON writes it."""
-    if len(secret) >= MIN_IN_ANSWER:
-        for form, _ in _json_forms(secret):
-            text = text.replace(form, HIDDEN)
-    return text
-
-
-def cause_without(exc: E, hide: Callable[[str], str]) -> E | None:
-    """Return `exc` as a cause, unless a traceback would show of it what `hide` hides."""
-    text = "".join(TracebackException.from_exception(exc, limit=0).format())
-    return exc if hide(text) == text else None
 
 
 class TextRedactor:
@@ -237,16 +236,23 @@ class _LogFilter(logging.Filter):
 
 _log_filter = _LogFilter()
 
+_LATE_LOGGERS = ("connection", "http11", "http2", "proxy", "socks")
+"""Loggers below "httpcore" and "httpcore2", which are imported only with the first connection."""
+
 
 def guard_logs(libraries: Iterable[str], *secrets: str) -> None:
-    """Keep long keys out of the logs of these libraries, which are imported, from now on.
+    """Keep long keys out of the logs of these libraries from now on.
 
-    They log addresses, status lines and headers as they come, before anyone else has them.
+    They log addresses, status lines and headers as they come, before anyone else has them. A
+    library is imported before, or its loggers are `_LATE_LOGGERS`.
     """
     for secret in secrets:
         if len(secret) >= MIN_IN_ANSWER:
             _log_filter.add(secret)
     roots = set(libraries)
+    for library in roots:
+        for name in _LATE_LOGGERS if library in {"httpcore", "httpcore2"} else ():
+            logging.getLogger(f"{library}.{name}")
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] in roots:
             # Adding it again changes nothing.
@@ -280,8 +286,8 @@ def _json_forms(secret: str) -> tuple[tuple[str, bytes], ...]:
 def _in_python(text: str) -> set[str]:
     """Return what `repr` may make of a text; which quotes it escapes, the rest of it decides."""
     doubled = text.replace("\\", "\\\\")
-    printable = repr(text)[1:-1]
-    return {doubled, doubled.replace("'", "\\'"), printable, _in_json(text)}
+    escaped = repr(text)[1:-1]
+    return {doubled, doubled.replace("'", "\\'"), escaped, _in_json(text)}
 
 
 def _in_json(text: str, *, ensure_ascii: bool = True) -> str:
@@ -308,3 +314,267 @@ def _beginnings(secret: str) -> Mapping[str, tuple[str, ...]]:
         last = secret[end - 1]
         found[last] = (secret[:end], *found.get(last, ()))
     return found
+
+
+# ---------------------------------------------------------------- settings
+
+_SECRET_NAME = re.compile("key|token|secret|passw|pwd|credential|auth|bearer|cookie", re.IGNORECASE)
+_COUNT_NAME = re.compile(r"(^|_)(max|min|n|total|budget|prompt|completion)_.*tokens$")
+_WHOLLY_SECRET = frozenset({"env", "environ", "environment", "headers"})
+"""Tables whose every value may be a secret, whatever it is called."""
+
+# Greedy, since passwords are also written with the characters that end a host.
+_LOGIN = re.compile(r"(?<=://)\S*(?=@)")
+_QUERY_OF_URL = re.compile(r"(?<=[?#])\S*=\S*")
+
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""A variable of the environment in a setting."""
+
+
+def looks_secret(name: str) -> bool:
+    """Return whether what bears this name is probably a secret; numbers of tokens are not."""
+    folded = name.strip("-").replace("-", "_").casefold()
+    is_secret = _SECRET_NAME.search(folded) is not None or folded in _WHOLLY_SECRET
+    return is_secret and _COUNT_NAME.search(folded) is None
+
+
+def redact_setting(name: str, value: object) -> object:
+    """Return `value`, which stands under `name`, as it may be shown: its secrets are hidden.
+
+    Hidden are values with a telling name at any depth, what follows an option with such a name
+    in a command, and of an address user, password and query.
+    """
+    is_secret = looks_secret(name)
+    if isinstance(value, Mapping):
+        table = cast("Mapping[object, object]", value)
+        return {
+            key: HIDDEN if is_secret else redact_setting(str(key), it) for key, it in table.items()
+        }
+    if isinstance(value, str | int | float | list | tuple) and value != "" and is_secret:
+        return HIDDEN
+    if isinstance(value, list | tuple):
+        return list(_redact_items(name, cast("Iterable[object]", value)))
+    return _redact_url(value) if isinstance(value, str) else value
+
+
+def _redact_items(name: str, words: Iterable[object]) -> Iterator[object]:
+    is_next_secret = False
+    for word in words:
+        option, equals, _ = str(word).partition("=")
+        is_option = option.startswith("-") and looks_secret(option)
+        if is_next_secret and not is_option:
+            yield HIDDEN
+        elif is_option and equals:
+            yield f"{option}={HIDDEN}"
+        else:
+            yield redact_setting(name, word)
+        is_next_secret = is_option and not equals
+
+
+def _redact_url(text: str) -> str:
+    """Hide what an address may hold beside host and path."""
+    if "://" not in text:
+        return text
+    return _QUERY_OF_URL.sub(HIDDEN, _LOGIN.sub(HIDDEN, text))
+
+
+def looks_random(text: str) -> bool:
+    """Tell whether a word is probably a token: it is long, and has digits beside letters."""
+    is_mixed = any(map(str.isdigit, text)) and any(map(str.isalpha, text))
+    return len(text) >= MIN_IN_ANSWER and is_mixed and "/" not in text
+
+
+def printable(text: str) -> str:
+    """Return `text` without escapes and control characters, line breaks and tabs apart."""
+    return _ESCAPES.sub("", valid_unicode(text))
+
+
+# ---------------------------------------------------------------- addresses
+
+Hide: TypeAlias = Callable[[str], str]
+"""Makes of a secret what stands in its place."""
+
+_PLAIN = re.compile(
+    "api|app|beta|connect|context|data|default|dev|endpoint|events?|gradio|https?|index|invoke|"
+    "json|jsonrpc|latest|local|localhost|main|mcp|messages?|open|post|prod|production|protocol|"
+    "proxy|public|remote|resources?|rest|root|rpc|run|search|serve|servers?|services?|sessions?|"
+    r"sse|stable|staging|stream|streamable|test|tools?|transport|web|ws|v?\d{1,3}|"
+)
+"""Words that addresses of servers have in common, and versions, so that no secret is one."""
+
+_BETWEEN_WORDS = re.compile(r"[-_.~]")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]\\]+)(:(\d{0,5}|\$\{\w+\}))?")
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<mark>=)(?P<value>.+)", re.DOTALL)
+_HEADER = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9-]*)(?P<mark>: *)(?P<value>[^/\\ ].*)", re.DOTALL)
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+_KEY = re.compile(
+    r"\b(?:sk|pk|rk|ghp|gho|ghs|glpat|github_pat|xox[a-z]|hf|npm|pypi)[-_][A-Za-z0-9_-]{8,}"
+    r"|\beyJ[A-Za-z0-9_.=-]{16,}"
+    r"|\b[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\b"
+    r"|(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9+]{16,}={0,2}"
+)
+"""Forms of keys: the beginnings that vendors give theirs, and long words of random signs."""
+
+_MIN_CHARS = 8
+"""Shortest part of an address or a setting that is a secret in other texts, without a digit in it.
+A guess; `Bearer` is none."""
+
+_MIN_CHARS_WITH_DIGIT = 4
+
+
+class _AddressParts(NamedTuple):
+    scheme: str
+    login: str
+    host: str
+    path: str
+    query: str
+    fragment: str
+
+    @classmethod
+    def of(cls, url: str) -> _AddressParts:
+        """Split an address; the host is empty where it cannot be told from a login."""
+        try:
+            split = urlsplit(url)
+        except ValueError:  # whose text shows what was read
+            split = SplitResult(url.partition("://")[0].lower(), "", "", "", "")
+        login, _, host = split.netloc.rpartition("@")
+        if not _HOST.fullmatch(host):
+            # A password with a slash in it, for one, ends up here.
+            return cls(split.scheme, "", "", f"/{url.partition('://')[2]}", "", "")
+        return cls(split.scheme, login, host, split.path, split.query, split.fragment)
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text is an address that servers are spoken to at."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def address_name(url: str, *, hide: Hide = lambda _: HIDDEN) -> str:
+    """Return the name of a server at an address: scheme, host, port and path.
+
+    Tokens stand in paths too, and look like anything, so that each part of the path that is none
+    of the words that such addresses have in common is hidden. `${NAME}` stays as it is.
+
+    Args:
+        url: An address, its references not read.
+        hide: What to write in place of a part that may be a secret.
+    """
+    parts = _AddressParts.of(url)
+    return f"{parts.scheme}://{parts.host or HIDDEN}{_redact_path(parts.path, hide)}"
+
+
+def redact_address(url: str, *, hide: Hide) -> str:
+    """Return all of an address, login and query included, with each possible secret hidden."""
+    parts = _AddressParts.of(url)
+    login = f"{_redact_part(parts.login, hide)}@" if parts.login else ""
+    pairs = (pair.partition("=") for pair in parts.query.split("&"))
+    query = "&".join(
+        f"{name if equals else _redact_part(name, hide)}{equals}{_redact_part(value, hide)}"
+        for name, equals, value in pairs
+    )
+    fragment = f"#{_redact_part(parts.fragment, hide)}" if parts.fragment else ""
+    path = _redact_path(parts.path, hide) + (f"?{query}" if parts.query else "")
+    return f"{parts.scheme}://{login}{parts.host or HIDDEN}{path}{fragment}"
+
+
+def address_secrets(url: str) -> list[str]:
+    """Return the parts of an address that no text may hold: it is what is sent, references read.
+
+    Short words are none by themselves, only together with what stands beside them.
+    """
+    found: list[str] = []
+    redact_address(url, hide=_collector(found))
+    parts = _AddressParts.of(url)
+    found += [value for _, value in parse_qsl(parts.query)]
+    found += [*parts.login.split(":", 1), parts.login, parts.query]
+    alone = [form for secret in found for form in (secret, unquote(secret)) if _is_long(form)]
+    if HIDDEN in _redact_path(parts.path, lambda _: HIDDEN):
+        alone += [parts.path, parts.path.rstrip("/")]
+    return list(dict.fromkeys(alone))
+
+
+def _collector(found: list[str]) -> Hide:
+    def hide(secret: str) -> str:
+        found.append(secret)
+        return HIDDEN
+
+    return hide
+
+
+def _is_long(text: str) -> bool:
+    has_digit = any(map(str.isdigit, text))
+    return len(text) >= (_MIN_CHARS_WITH_DIGIT if has_digit else _MIN_CHARS)
+
+
+def _redact_path(path: str, hide: Hide) -> str:
+    return "/".join(_redact_part(segment, hide) for segment in path.split("/"))
+
+
+def _redact_part(text: str, hide: Hide) -> str:
+    """Return a part as it may be shown: its references stay, the rest only if it is harmless."""
+
+    def redacted(piece: str) -> str:
+        is_harmless = all(map(_PLAIN.fullmatch, _BETWEEN_WORDS.split(piece.lower())))
+        return piece if is_harmless else hide(piece)
+
+    result, end = "", 0
+    for found in REFERENCE.finditer(text):
+        result += redacted(text[end : found.start()]) + found[0]
+        end = found.end()
+    return result + redacted(text[end:])
+
+
+# ---------------------------------------------------------------- command lines
+
+
+def redact_argv(argv: Sequence[str], *, hide: Hide = lambda _: HIDDEN) -> list[str]:
+    """Return a command line as it may be shown.
+
+    Hidden are what follows an option with a telling name, the values of variables and of headers
+    that are given so, in addresses what `address_name` hides, and what looks like a key.
+
+    Args:
+        argv: Program and arguments.
+        hide: What to write in place of a secret.
+    """
+    return list(_redact_words(argv, hide))
+
+
+def argv_secrets(argv: Sequence[str]) -> list[str]:
+    """Return the parts of a command line that no text may hold."""
+    found: list[str] = []
+    for word, redacted in zip(argv, redact_argv(argv, hide=_collector(found)), strict=True):
+        if "://" in word and redacted != word:
+            login = _LOGIN.search(word)
+            found += [word, *(() if login is None else login[0].split(":", 1))]
+    return [secret for secret in dict.fromkeys(found) if secret]
+
+
+def _redact_words(argv: Sequence[str], hide: Hide) -> Iterator[str]:
+    is_next_secret = False
+    for word in argv:
+        option, equals, value = word.partition("=")
+        is_option = option.startswith("-") and len(option) > 1
+        is_secret = is_option and looks_secret(option)
+        if is_next_secret and not word.startswith("--"):  # a key may begin with one dash
+            yield hide(word)
+            is_next_secret = False
+            continue
+        if is_option and equals:
+            yield f"{option}={hide(value) if is_secret else _redact_word(value, hide)}"
+        else:
+            yield _redact_word(word, hide)
+        is_next_secret = is_secret and not equals
+
+
+def _redact_word(word: str, hide: Hide) -> str:
+    if is_url(word):
+        return address_name(word, hide=hide)
+    for pattern in (_ASSIGNMENT, _HEADER):
+        found = pattern.fullmatch(word)
+        if found is not None and looks_secret(found["name"]):
+            return f"{found['name']}{found['mark']}{hide(found['value'])}"
+    if "://" in word:
+        return _redact_url(word)
+    return _KEY.sub(lambda match: hide(match[0]), word)

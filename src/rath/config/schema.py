@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from rath.config.secrets import shown
+from rath.config.redaction import redact_setting
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -52,7 +52,7 @@ class _Section(BaseModel):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
         for name, value in super().__repr_args__():
-            yield name, shown(name or "", value)
+            yield name, redact_setting(name or "", value)
 
 
 class LLMProviderConfig(_Section):

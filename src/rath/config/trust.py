@@ -27,7 +27,7 @@ from rath.config.paths import (
     own_config_dir,
 )
 from rath.config.records import change_file, read_file
-from rath.config.secrets import HIDDEN, shown
+from rath.config.redaction import HIDDEN, redact_setting
 from rath.errors import UntrustedConfig
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class GuardedEntry:
     @property
     def public_values(self) -> dict[str, object]:
         """Return its values with their secrets hidden."""
-        public = {name: shown(name, value) for name, value in self.values.items()}
+        public = {name: redact_setting(name, value) for name, value in self.values.items()}
         if self.key[0] == "mcp" and "url" in public:
             parts = urlsplit(str(public["url"]))  # there a token often stands in the path
             public["url"] = f"{parts.scheme}://{parts.netloc}/{HIDDEN}"

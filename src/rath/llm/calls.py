@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 from rath import __version__
 from rath._async import retry as retries
 from rath._async.limiter import Caps, Gate, Limiter
+from rath.errors import InvalidRequestError, ProviderStatusError
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.credentials import AccountSource, RequestTarget
-from rath.llm.errors import retry_verdict
+from rath.llm.errors import ModelLister, explain_refusal, retry_verdict
 from rath.llm.evidence import CallRecorder, DraftFacts, OnDelta
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import Provider
@@ -100,16 +101,46 @@ class ModelCaller(ABC, Generic[P]):
             tools_digest=tools_digest,
         )
 
-    async def try_call(self, call: CallRecorder, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def complete_call(
+        self,
+        call: CallRecorder,
+        attempt: Callable[[], Awaitable[T]],
+        target: RequestTarget,
+        *,
+        list_models: ModelLister | None = None,
+        n_images: int = 0,
+    ) -> T:
         """Return what `attempt` gives, after as many tries as the provider allows.
 
         Args:
-            call: Records the tries.
+            call: Records the tries and the failure.
             attempt: One try; its answer is decoded.
+            target: Who is asked.
+            list_models: Asks the endpoint for its models, to explain a refused one.
+            n_images: Images in the request.
 
         Raises:
             ProviderError: The last try failed.
         """
+        try:
+            return await self._try_call(call, attempt)
+        except ProviderStatusError as exc:
+            explained = exc
+            if list_models is not None:
+                explained = await explain_refusal(exc, target, list_models)
+            if n_images and isinstance(explained, InvalidRequestError):
+                explained.add_note(
+                    f"the request shows images, which not every model reads (images: {n_images})"
+                )
+            call.fail(explained)
+            if explained is exc:
+                raise
+            raise explained from exc
+        except Exception as exc:
+            call.fail(exc)
+            raise
+
+    async def _try_call(self, call: CallRecorder, attempt: Callable[[], Awaitable[T]]) -> T:
         facts = call.facts
 
         async def live(_: int) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
 from rath.llm.custom_client import CustomDraft
-from rath.llm.errors import answer_object, explain_refusal, protocol_error
+from rath.llm.errors import answer_object, protocol_error
 from rath.llm.evidence import CallRecorder, Exchange, OnDelta
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import DEFAULT_TIMEOUT, OutputMode, Provider, ProviderOrigin
@@ -162,23 +163,15 @@ class VendorDraft(BodyDraft):
                 async with transport.stream(body) as stream:
                     return await self._receive(stream, call, giving_way(gate, on_delta))
 
-        try:
-            response = await client.try_call(call, attempt)
-        except errors.ProviderStatusError as exc:
-            explained = await explain_refusal(exc, target, lambda: client.amodels(target))
-            if self._body.n_images and isinstance(explained, errors.InvalidRequestError):
-                explained.add_note(
-                    "the request shows images, which not every model reads "
-                    f"(images: {self._body.n_images})"
-                )
-            call.fail(explained)
-            if explained is exc:
-                raise
-            raise explained from exc
-        except Exception as exc:
-            call.fail(exc)
-            raise
-        return call.finish(response)
+        return call.finish(
+            await client.complete_call(
+                call,
+                attempt,
+                target,
+                list_models=partial(client.amodels, target),
+                n_images=self._body.n_images,
+            )
+        )
 
     async def _receive(
         self, stream: ReplyStream, call: CallRecorder, on_delta: OnDelta

@@ -16,8 +16,7 @@ from rath._async.bridge import is_async
 from rath._async.limiter import Gate
 from rath._async.runtime import runtime
 from rath._async.workers import UserExit
-from rath.config.redaction import Redactor
-from rath.config.secrets import HIDDEN
+from rath.config.redaction import HIDDEN, Redactor
 from rath.errors import ProviderError, ProviderProtocolError, RathError
 from rath.llm import body
 from rath.llm.base import BodyDraft, ChatClient, StreamingChatClient, require_streaming

@@ -95,7 +95,10 @@ _STATUS_OF_TYPE: Mapping[str, int] = {
     "timeout_error": 504,
 }
 """Statuses of the types, or codes, of errors that come in an answer with status 200: those of
-OpenAI and of Anthropic, of which no two differ."""
+OpenAI and of Anthropic, of which no two differ. Any other code is that of a failed server."""
+
+_OVERLOADED = "overloaded"
+"""The one word of an error without type and code for which waiting may help."""
 
 _SPENT_CODES = re.compile(r"insufficient_quota|billing_.*|.*_spend_limit_reached")
 """Codes of an account with nothing left, such as `billing_hard_limit_reached` of OpenAI and
@@ -219,14 +222,20 @@ def answer_error(payload: Mapping[str, object], target: RequestTarget) -> Provid
 
 
 def reported_error(error: object, target: RequestTarget) -> ProviderError:
-    """Return the error that stands in an answer, or in an event, whose status is 200."""
+    """Return the error that stands in an answer, or in an event, whose status is 200.
+
+    One without type and code is tried again only where its words say that waiting helps.
+    """
     fields = fields_of(error)
     code, kind = _code(fields), text_of(fields.get("type"))
-    status = _STATUS_OF_TYPE.get(kind or str(code), 500)
-    if isinstance(code, int) and 400 <= code < 600:
-        status = code
     words = text_of(fields.get("message")) or (kind if len(fields) == 1 else None)
     words = words or (str(error) if error else "an error that it does not name")
+    if isinstance(code, int) and 400 <= code < 600:
+        status = code
+    elif kind or code is not None:
+        status = _STATUS_OF_TYPE.get(kind or str(code), 500)
+    else:
+        status = 529 if _OVERLOADED in words.casefold() else 200
     return status_error(target, status, words, code=kind if code is None else str(code))
 
 
@@ -416,10 +425,12 @@ _FINE_TUNED = "ft:"
 _NO_FOLDER = frozenset({"", "models"})
 
 
+ModelLister = Callable[[], Awaitable[Sequence[str]]]
+"""Asks an endpoint for its models."""
+
+
 async def explain_refusal(
-    error: ProviderStatusError,
-    target: RequestTarget,
-    list_models: Callable[[], Awaitable[Sequence[str]]],
+    error: ProviderStatusError, target: RequestTarget, list_models: ModelLister
 ) -> ProviderStatusError:
     """Return the error that says best what `error` says.
 

@@ -3,62 +3,81 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
-from rath.errors import ProviderStatusError
 from rath.llm import credentials
 from rath.llm.calls import CallSource, ModelCaller, P, at_endpoint
-from rath.llm.errors import explain_refusal
 from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
-from rath.llm.provider import Provider, given_fields
+from rath.llm.provider import ConfigEntry, Provider, given_fields
 from rath.llm.transport import WireReply
 
-T = TypeVar("T")
 
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class PurposeProvider:
+    """Names a model for one purpose, and an endpoint.
 
-def check_fields(provider: Any, noun: str) -> None:
-    """Check the model of a provider, and the fields that it shares with those for chat.
+    Endpoint and key are looked up when a client is made, if they are None here: in the
+    environment, then in the config.
 
     Raises:
         TypeError: A field has a type that it can never have.
         ValueError: There is no model, or a number is out of its range.
     """
-    model: object = provider.model
-    if not isinstance(model, str) or not model.strip():
-        raise ValueError(f"model must name {noun}, not {model!r}")
-    chat_provider(provider)
 
+    model: str
+    base_url: str | None = None
+    api_key: str | None = None
+    retry_max_attempts: int | None = None
+    """Tries in all, the first one included; 4 by default."""
 
-def chat_provider(provider: Any) -> Provider:
-    """Return a provider for chat with the fields that both have in common."""
-    shared = {field.name for field in fields(Provider)} & {field.name for field in fields(provider)}
-    return Provider(**{name: getattr(provider, name) for name in shared})
+    retry_base_seconds: float | None = None
+    """Wait before the second try, doubled before each further one; 0.5 by default."""
 
+    timeout: float | None = None
+    """Seconds for one request; 300 by default."""
 
-def from_entry(
-    found: credentials.EntryFound, kind: Callable[..., P], overrides: Mapping[str, Any], **own: Any
-) -> P:
-    """Return a provider with the account of an entry of the config.
+    config_entry: ConfigEntry | None = field(default=None, compare=False)
+    """Set by `from_config`."""
 
-    Args:
-        found: The entry, and the origin of its values.
-        kind: Class of the provider.
-        overrides: Fields that the caller set.
-        own: Fields beside the account.
+    _noun: ClassVar[str]
+    """The kind of its model, for errors."""
 
-    Raises:
-        UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
-    """
-    entry, origin = found
-    origin.check_trusted(given_fields(overrides))
-    account = {"base_url": entry.base_url, "api_key": entry.api_key}
-    account_only: Any = kind(**account, config_entry=origin, **own)
-    provider: P = replace(account_only, **overrides)
-    return provider
+    def __post_init__(self) -> None:
+        model: object = self.model
+        if not isinstance(model, str) or not model.strip():
+            raise ValueError(f"model must name {self._noun}, not {model!r}")
+        self.to_provider()
+
+    def to_provider(self) -> Provider:
+        """Return the same as a provider for chat, as far as both have the same fields."""
+        shared = {field.name for field in fields(Provider)} & {field.name for field in fields(self)}
+        return Provider(**{name: getattr(self, name) for name in shared})
+
+    @classmethod
+    def _of_entry(
+        cls, found: credentials.EntryFound, overrides: Mapping[str, Any], **own: Any
+    ) -> Self:
+        """Return a provider with the account of an entry of the config.
+
+        Args:
+            found: The entry, and the origin of its values.
+            overrides: Fields that the caller set.
+            own: Fields beside the account.
+
+        Raises:
+            UntrustedConfig: The entry is a project's and acts, and the user has not trusted it.
+        """
+        entry, origin = found
+        origin.check_trusted(given_fields(overrides))
+        account: dict[str, Any] = {"base_url": entry.base_url, "api_key": entry.api_key}
+        return replace(cls(**account, config_entry=origin, **own), **overrides)
+
+    def __repr__(self) -> str:
+        return self.model
 
 
 class PurposeEndpoint:
@@ -82,7 +101,7 @@ class PurposeEndpoint:
             purpose=purpose,
             missing=f"No API key for {type(provider).__name__}",
         )
-        assert provider.model is not None  # see check_fields
+        assert provider.model is not None  # see PurposeProvider
         self._endpoint = OpenAIEndpoint.of(account, path)
         self.target = self._endpoint.target(provider.model, timeout=provider.timeout)
 
@@ -94,13 +113,11 @@ class PurposeEndpoint:
         """
         transport = await self._endpoint.connect(self.target)
         async with at_endpoint(call, transport):
-            try:
-                return await transport.post(body)
-            except ProviderStatusError as exc:
-                explained = await explain_refusal(exc, self.target, transport.models)
-                if explained is exc:
-                    raise
-                raise explained from exc
+            return await transport.post(body)
+
+    async def models(self) -> tuple[str, ...]:
+        """Ask the endpoint which models it offers; see `Transport.models`."""
+        return await (await self._endpoint.connect(self.target)).models()
 
 
 class OneShotClient(ModelCaller[P]):
@@ -114,15 +131,3 @@ class OneShotClient(ModelCaller[P]):
         """Return the record of a call that is about to be made."""
         facts = self.call_facts(self.route())
         return CallRecorder(facts, parameters=parameters, digest=sha256(body).hexdigest())
-
-    async def _complete(self, call: CallRecorder, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return what `attempt` gives after as many tries as allowed; a failure is recorded.
-
-        Raises:
-            ProviderError: The last try failed.
-        """
-        try:
-            return await self.try_call(call, attempt)
-        except Exception as exc:
-            call.fail(exc)
-            raise

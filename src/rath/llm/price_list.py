@@ -12,25 +12,13 @@ from urllib.parse import urlsplit
 
 from genai_prices import Usage, __version__
 from genai_prices.data_snapshot import get_snapshot
-from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
+from genai_prices.types import ModelInfo, ModelPrice
 from genai_prices.types import Provider as Seller
 
 from rath.llm.prices import Cost, Tokens
 
 _PRICED_APART = frozenset({"batch", "fast", "flex", "priority", "scale"})
 """Service tiers and speeds that no vendor sells at its standard price."""
-
-_MILLION = Decimal(1_000_000)
-
-_PARTS = (
-    ("prompt",),
-    ("prompt", "cached"),
-    ("prompt", "cache_write"),
-    ("prompt", "cache_write", "cache_write_1h"),
-    ("completion",),
-    ("completion", "reasoning"),
-)
-"""Each kind of token, behind those that it is contained in."""
 
 _USAGE_KEYS = {
     "prompt": "input_tokens",
@@ -53,7 +41,7 @@ class PricedModel:
     def price(
         self, tokens: Tokens, *, circumstances: Mapping[str, str], at: datetime
     ) -> Cost | None:
-        """Return what tokens cost, None where the list has no price for them; 10 us.
+        """Return what tokens cost, None where the list has no price for them; 0.1 ms.
 
         Args:
             tokens: What was read and written.
@@ -131,41 +119,6 @@ def _covers(prices: ModelPrice, tokens: Tokens) -> bool:
 
 
 def _total(prices: ModelPrice, tokens: Tokens) -> Decimal:
-    """Return the total of the package's own calculator, without its 0.15 ms for each call."""
-    if type(prices) is not ModelPrice:
-        return _calculate(prices, tokens)  # a class of the user may count in some way of its own
-    standing: list[tuple[str, Decimal]] = []
-    for name, price in vars(prices).items():
-        if isinstance(price, TieredPrices):
-            # The price for all tokens of a call with so long a prompt.
-            passed = [tier.price for tier in price.tiers if tokens.prompt > tier.start]
-            standing.append((name, passed[-1] if passed else price.base))
-        elif price is not None:
-            standing.append((name, price))
-    request, rates = _rates(tuple(standing))
-    millions = sum((rate * getattr(tokens, kind) for kind, rate in rates), Decimal(0))
-    return request + millions / _MILLION
-
-
-@lru_cache(maxsize=512)
-def _rates(
-    standing: tuple[tuple[str, Decimal], ...],
-) -> tuple[Decimal, tuple[tuple[str, Decimal], ...]]:
-    """Return the price of a request, and what a million tokens of each kind cost.
-
-    A part costs what it costs more than the whole that it is contained in, which may be less than
-    nothing. Both are found out by asking the calculator of the package for a million tokens.
-    """
-    prices = ModelPrice(**dict(standing))
-
-    def cost(*kinds: str) -> Decimal:
-        return _calculate(prices, Tokens(**dict.fromkeys(kinds, int(_MILLION))))
-
-    parts = tuple((kinds[-1], cost(*kinds) - cost(*kinds[:-1])) for kinds in _PARTS)
-    return cost(), parts
-
-
-def _calculate(prices: ModelPrice, tokens: Tokens) -> Decimal:
     counts = {key: getattr(tokens, kind) for kind, key in _USAGE_KEYS.items()}
     return prices.calc_price(Usage(**counts))["total_price"]
 

@@ -317,13 +317,17 @@ class EndpointProbe:
         except BaseException as exc:
             evidence = evidence_of(exc) or last()
             if evidence is not None:
-                self._calls.append(evidence)
+                self._note(evidence)
             raise
-        self._calls.append(exchange.evidence)
+        self._note(exchange.evidence)
         response: chat_response.RathLLMChatResponse = exchange.response
         if not response.choices:
             raise errors.ProviderProtocolError("the answer holds no choices; expected at least one")
         return response.primary_choice, exchange.evidence
+
+    def _note(self, evidence: CallEvidence) -> None:
+        self._calls.append(evidence)
+        self._endpoint = evidence.endpoint or self._endpoint
 
     def report(self, *findings: ProbeFinding) -> ProbeReport:
         """Return a report with what is known now."""
@@ -500,9 +504,7 @@ class ChatProbe(EndpointProbe):
         request = chat_request.RathLLMChatRequest(messages=messages, **{**fields, **own, **changes})
         draft = open_draft(self._client, request, streaming=is_streamed)
         sending = draft.asend(on_delta=(lambda _: None) if is_streamed else None)
-        choice, evidence = await self.call(sending, draft.last_evidence)
-        self._endpoint = evidence.endpoint or self._endpoint
-        return choice, evidence
+        return await self.call(sending, draft.last_evidence)
 
     def _weigh(self, models: ProbeFinding, answer: ProbeFinding) -> ProbeFinding:
         """Return what the list of models said, in the light of what the model itself did."""

@@ -98,9 +98,8 @@ class SdkConnection:
         if endpoint.sdk == "openai":
             # Without this it may also send an administrator's key that it finds in the environment.
             self.call_options["security"] = {"bearer_auth": True}
-        self.client = self._make_client()
-        # After that: the loggers of the HTTP client only exist since it was made.
         guard_logs(_LOGGING, endpoint.api_key, password_in(endpoint.base_url))
+        self.client = self._make_client()
         self.credential = None
         if endpoint.key_origin is not None:
             self.credential = credential_digest(Sourced(endpoint.api_key, endpoint.key_origin))

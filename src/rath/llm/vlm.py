@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -14,7 +14,6 @@ from rath import config
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
-from rath.errors import InvalidRequestError
 from rath.llm import one_shot
 from rath.llm.body import encode_message, text_then_images, to_json
 from rath.llm.chat_request import RathLLMMessage
@@ -24,7 +23,7 @@ from rath.llm.errors import answer_object, protocol_error
 from rath.llm.evidence import CallRecorder, Exchange, JsonValue
 from rath.llm.image import Image
 from rath.llm.openai.normalize import decode_completion, normalize_chat_completion
-from rath.llm.provider import ConfigEntry, Provider, given_fields
+from rath.llm.provider import given_fields
 from rath.llm.stream import ServedInfo
 
 __all__ = ["RathOpenAIVLMClient", "VLMProvider"]
@@ -33,7 +32,7 @@ _UNKNOWN_TYPE = "application/octet-stream"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class VLMProvider:
+class VLMProvider(one_shot.PurposeProvider):
     """Names a model that sees, and an endpoint.
 
     Endpoint and key are looked up when a client is made, if they are None here: in the
@@ -44,31 +43,12 @@ class VLMProvider:
         ValueError: There is no model, or a number is out of its range.
     """
 
-    model: str
-    base_url: str | None = None
-    api_key: str | None = None
+    _noun: ClassVar[str] = "a model that sees"
+
     max_tokens: int | None = 512
     """Tokens that a description may have."""
 
     temperature: float | None = None
-    retry_max_attempts: int | None = None
-    """Tries in all, the first one included; 4 by default."""
-
-    retry_base_seconds: float | None = None
-    """Wait before the second try, doubled before each further one; 0.5 by default."""
-
-    timeout: float | None = None
-    """Seconds for one description; 300 by default."""
-
-    config_entry: ConfigEntry | None = field(default=None, compare=False)
-    """Set by `from_config`."""
-
-    def __post_init__(self) -> None:
-        one_shot.check_fields(self, "a model that sees")
-
-    def to_provider(self) -> Provider:
-        """Return the same as a provider for chat."""
-        return one_shot.chat_provider(self)
 
     @classmethod
     def from_config(
@@ -108,10 +88,7 @@ class VLMProvider:
                 f"the entry {origin.name!r} of llm.providers names no model; set one in "
                 f"{origin.origin.removeprefix('config ')}"
             )
-        return one_shot.from_entry(found, cls, overrides, **own)
-
-    def __repr__(self) -> str:
-        return self.model
+        return cls._of_entry(found, overrides, **own)
 
 
 class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):
@@ -177,15 +154,19 @@ class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):
         written = encode_message(message, parts=text_then_images)
         body = to_json({"messages": [written], **set_limits, "model": provider.model})
         call = self._open_call(body, parameters)
-        return call.finish(await self._complete(call, partial(self._ask, body, call)))
+        return call.finish(
+            await self.complete_call(
+                call,
+                partial(self._ask, body, call),
+                self.route(),
+                list_models=self._endpoint.models,
+                n_images=1,
+            )
+        )
 
     async def _ask(self, body: bytes, call: CallRecorder) -> RathLLMChatResponse:
         target = self._endpoint.target
-        try:
-            reply = await self._endpoint.post(body, call)
-        except InvalidRequestError as exc:
-            exc.add_note("the request shows images, which not every model reads (images: 1)")
-            raise
+        reply = await self._endpoint.post(body, call)
         fields = answer_object(reply.content, target, status=reply.status)
         try:
             if fields.get("error") or fields.get("choices") != []:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from rath._async.bridge import call_either
 from rath._async.runtime import runtime
+from rath.config.redaction import Redactor
 from rath.errors import MCPConnectionError, MCPProtocolError
-from rath.mcp.redaction import redact_json
 from rath.mcp.spec import Auth, HttpTransport, ServerSpec, Transport, server_name, server_spec
 from rath.mcp.tools import usable_tools
 
@@ -229,7 +229,8 @@ class MCPClient:
         Hidden are those of 16 characters and more, wherever the server repeats them.
         """
         current = self._link.current
-        return value if current is None else redact_json(value, tuple(current.situation.tokens))
+        tokens = () if current is None else tuple(current.situation.tokens)
+        return Redactor(tokens).value(value)
 
     def close(self) -> None:
         """Close the connection and end a server that it started; safe to call again.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,19 +22,25 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from rath._async.owned_context import OwnedContext
-from rath.config.redaction import cause_without
+from rath.config.redaction import argv_secrets, looks_random
 from rath.errors import MCPAuthenticationError, MCPConnectionError, MCPProtocolError
-from rath.mcp import redaction
 from rath.mcp.client import SessionExpired
 from rath.mcp.failures import Situation, connect_failure, is_lost, request_failure
 from rath.mcp.http import HttpAccess, HttpExchange, current_exchange, open_http, open_sse
-from rath.mcp.spec import ServerSpec, StdioServer, Transport
+from rath.mcp.spec import (
+    ServerSpec,
+    StdioServer,
+    Transport,
+    credential_settings,
+    server_environment,
+    setting_secrets,
+)
 from rath.mcp.stdio import open_child
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-__all__ = ["LiveSession", "MCPConnection"]
+__all__ = ["MCPConnection"]
 
 T = TypeVar("T")
 
@@ -58,14 +64,6 @@ _log = logging.getLogger("rath.mcp")
 _server_log = logging.getLogger("rath.mcp.server")
 
 
-@dataclass(frozen=True, slots=True)
-class LiveSession:
-    """An open session, and how it is spoken to."""
-
-    client: Client
-    transport: Transport
-
-
 class MCPConnection:
     """A session with one server; used on the runtime loop, opened once, never opened again."""
 
@@ -75,7 +73,10 @@ class MCPConnection:
         self._connect_timeout = connect_timeout
         self._on_changed = on_changed
         self._is_broken = False
-        self._live: LiveSession | None = None
+        self.transport: Transport | None = None
+        """How it speaks to its server; None before it is open."""
+        self.server_info: Implementation | None = None
+        """Name and version of the server; None before it is open, or where it gave none."""
         self._resident = OwnedContext(self._opened, label=f"the connection to MCP server {server}")
 
     @property
@@ -88,18 +89,8 @@ class MCPConnection:
         """Whether requests can be made now."""
         return not self._is_broken and self._resident.is_open
 
-    @property
-    def transport(self) -> Transport | None:
-        """How it speaks to its server; None before it is open."""
-        return None if self._live is None else self._live.transport
-
-    @property
-    def server_info(self) -> Implementation | None:
-        """Name and version of the server; None before it is open, or where it gave none."""
-        return None if self._live is None else self._live.client.server_info
-
-    async def aopened(self) -> LiveSession:
-        """Return what is open, opening it first.
+    async def aopened(self) -> Client:
+        """Return the open session, opening it first.
 
         Raises:
             MCPServerError: It cannot be opened; says why.
@@ -109,7 +100,7 @@ class MCPConnection:
             return await self._resident.aopened()
         except Exception as exc:  # noqa: BLE001  # whatever it is, an error of ours comes of it
             failure = connect_failure(exc, self.situation, seconds=self._connect_timeout)
-            raise failure from (None if failure is exc else self._cause(exc))
+            raise failure from (None if failure is exc else self.situation.redactor.cause(exc))
 
     async def arequest(
         self, ask: Callable[[Client], Awaitable[T]], *, request: str, timeout: float
@@ -124,19 +115,20 @@ class MCPConnection:
         Raises:
             MCPServerError: It failed; says why.
         """
-        live = await self.aopened()
+        client = await self.aopened()
         exchange = HttpExchange()
         before = current_exchange.set(exchange)
         try:
             async with asyncio.timeout(timeout) as deadline:
                 task = asyncio.current_task()
                 assert task is not None
-                if live.transport == "sse":
+                if self.transport == "sse":
                     # Its SDK transport drops an answer that is an error: nobody would learn of it.
                     exchange.on_refused = lambda: deadline.reschedule(0.0)
-                return await ask(live.client)
+                return await ask(client)
         except Exception as exc:  # noqa: BLE001  # of each an error of ours is made
-            raise await self._failure(exc, exchange, request, timeout) from self._cause(exc)
+            failure = await self._failure(exc, exchange, request, timeout)
+            raise failure from self.situation.redactor.cause(exc)
         finally:
             current_exchange.reset(before)
 
@@ -172,22 +164,18 @@ class MCPConnection:
             self.mark_broken()
         return failure
 
-    def _cause(self, exc: Exception) -> Exception | None:
-        """Return an error as the cause of another; nothing where that would show a secret."""
-        return cause_without(exc, self.situation.hide)
-
     @contextlib.asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[LiveSession]:
+    async def _opened(self) -> AsyncGenerator[Client]:
         exchange = self.situation.exchange
         current_exchange.set(exchange)
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(self._connect_timeout):
-                live = await self._connected(stack)
+                client, self.transport = await self._connected(stack)
             current_exchange.set(None)
-            self._live = live
+            self.server_info = client.server_info
             async with anyio.create_task_group() as group:
-                group.start_soon(self._hear_of_changes, live.client)
-                yield live
+                group.start_soon(self._hear_of_changes, client)
+                yield client
                 group.cancel_scope.cancel()
 
     async def _hear_of_changes(self, client: Client) -> None:
@@ -205,14 +193,14 @@ class MCPConnection:
             reason = self.situation.hide(str(exc))
             _log.debug("MCP server %s tells of no changes: %s", self.situation.server, reason)
 
-    async def _connected(self, stack: contextlib.AsyncExitStack) -> LiveSession:
+    async def _connected(self, stack: contextlib.AsyncExitStack) -> tuple[Client, Transport]:
         spec = self.situation.spec
         if isinstance(spec, StdioServer):
-            env = redaction.server_environment(spec.env)
-            words = redaction.argv_secrets(spec.args)
-            self.situation.secrets = [*redaction.setting_secrets(spec.env), *words]
-            credentials = redaction.setting_secrets(redaction.credential_settings(spec.env))
-            self.situation.tokens = [*credentials, *filter(redaction.looks_random, words)]
+            env = server_environment(spec.env)
+            words = argv_secrets(spec.args)
+            self.situation.secrets = [*setting_secrets(spec.env), *words]
+            credentials = setting_secrets(credential_settings(spec.env))
+            self.situation.tokens = [*credentials, *filter(looks_random, words)]
             child = open_child(
                 [spec.command, *spec.args],
                 env=env,
@@ -221,20 +209,20 @@ class MCPConnection:
                 on_lost=self.mark_broken,
                 on_dropped=self._note_dropped,
             )
-            return LiveSession(await stack.enter_async_context(self._client(child)), "stdio")
+            return await stack.enter_async_context(self._client(child)), "stdio"
         access = HttpAccess.of(spec)
         self.situation.secrets, self.situation.tokens = access.secrets, access.tokens
         if spec.transport != "sse":
             http = open_http(access, timeout=self._connect_timeout)
             try:
-                return LiveSession(await stack.enter_async_context(self._client(http)), "http")
+                return await stack.enter_async_context(self._client(http)), "http"
             except Exception:
                 exchange = self.situation.exchange
                 if spec.transport == "http" or exchange.status not in _OLD_TRANSPORT:
                     raise
                 exchange.status, exchange.content_type = None, ""
         sse = open_sse(access, timeout=self._connect_timeout, on_lost=self.mark_broken)
-        return LiveSession(await stack.enter_async_context(self._client(sse)), "sse")
+        return await stack.enter_async_context(self._client(sse)), "sse"
 
     def _client(
         self, transport: contextlib.AbstractAsyncContextManager[TransportStreams]

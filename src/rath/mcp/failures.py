@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from rath import errors
 from rath._core.text import cut_middle
+from rath.config.redaction import REFERENCE, Redactor, address_secrets, printable
 from rath.mcp.http import HttpExchange
-from rath.mcp.redaction import REFERENCE, address_secrets, printable, redact
 from rath.mcp.spec import HttpServer, ServerSpec, StdioServer
 from rath.mcp.stdio import Child
 
@@ -43,6 +43,7 @@ _MAX_EXCERPT_CHARS = 2000
 _MAX_READ_CHARS = 100_000
 """How much of it is read for that; a server may send megabytes. A guess."""
 
+_MIN_SECRET_CHARS = 4
 _MAX_SECRET_CHARS = 8000
 """Longer than any credential that fits into a header."""
 
@@ -68,9 +69,14 @@ class Situation:
     tokens: Sequence[str] = field(default=(), repr=False)
     """Those that no answer may hold either; long ones alone are looked for."""
 
+    @property
+    def redactor(self) -> Redactor:
+        """Hides the secrets."""
+        return Redactor(tuple(dict.fromkeys(self.secrets)), shortest=_MIN_SECRET_CHARS)
+
     def hide(self, text: str) -> str:
         """Return a text without secrets."""
-        return redact(text, self.secrets)
+        return self.redactor.text(text)
 
     def excerpt(self, text: str) -> str:
         """Return words of the server, without secrets, commands to a terminal and end."""
@@ -93,7 +99,7 @@ class Situation:
 
     def output_text(self) -> str:
         """Return the last lines that the program printed, if it did."""
-        stderr, noise = (log.lines(self.secrets) for log in (self.child.stderr, self.child.noise))
+        stderr, noise = (log.lines(self.hide) for log in (self.child.stderr, self.child.noise))
         text = f"; the last it wrote to stderr: {stderr}" if stderr else ""
         return text + (f"; on stdout, where only messages belong: {noise}" if noise else "")
 
@@ -198,7 +204,8 @@ def _start_failure(
     """Return the error of a program that could not be started."""
     spec = situation.spec
     cause = next((each for each in causes if isinstance(each, OSError | ValueError)), None)
-    if not isinstance(spec, StdioServer) or situation.child.pid is not None or cause is None:
+    is_started = situation.child.pid is not None or isinstance(cause, TimeoutError)
+    if not isinstance(spec, StdioServer) or is_started or cause is None:
         return None
     is_missing = isinstance(cause, FileNotFoundError | NotADirectoryError)
     if is_missing and spec.cwd is not None and not os.path.isdir(spec.cwd):

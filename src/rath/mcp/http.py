@@ -16,11 +16,17 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-from rath.config.redaction import guard_logs
+from rath.config.redaction import REFERENCE, address_secrets, guard_logs, looks_random
 from rath.errors import ConfigError
-from rath.mcp import redaction
-from rath.mcp.redaction import expand, setting_secrets
-from rath.mcp.spec import Bearer, HttpServer, server_name
+from rath.mcp.spec import (
+    Bearer,
+    HttpServer,
+    credential_settings,
+    expand,
+    read_variable,
+    server_name,
+    setting_secrets,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -104,7 +110,7 @@ class HttpAccess:
                 access.headers["Authorization"] = f"Bearer {token}"
                 access.hide(tokens=[token])
             case credentials:
-                secret = redaction.read_variable(credentials.secret_env, "auth.secret_env")
+                secret = read_variable(credentials.secret_env, "auth.secret_env")
                 access.hide(tokens=[secret])
                 inner = ClientCredentialsOAuthProvider(
                     # The issuer gets it as the resource; the query is not meant for that one.
@@ -321,18 +327,16 @@ def _secrets(server: HttpServer, url: str) -> tuple[list[str], list[str]]:
 
     The latter as far as their names or they themselves tell.
     """
-    names = redaction.REFERENCE.findall(server.url)
+    names = REFERENCE.findall(server.url)
     # Apart: a header may have the name of a variable.
     settings = [{name: f"${{{name}}}" for name in names}, dict(server.headers)]
-    in_address = redaction.address_secrets(expand(server.url, "url"))
+    in_address = address_secrets(expand(server.url, "url"))
     # Short parts of an address are secrets in this place alone.
     near = [url, url.partition("?")[0]] if in_address else []
     credentials = [
-        secret
-        for each in settings
-        for secret in setting_secrets(redaction.credential_settings(each))
+        secret for each in settings for secret in setting_secrets(credential_settings(each))
     ]
-    tokens = [*credentials, *filter(redaction.looks_random, in_address)]
+    tokens = [*credentials, *filter(looks_random, in_address)]
     secrets = [secret for each in settings for secret in setting_secrets(each)]
     return [*secrets, *in_address, *near], tokens
 
@@ -356,7 +360,7 @@ def _address(server: HttpServer) -> tuple[str, str, str]:
 def _token(bearer: Bearer) -> str:
     token = bearer.token
     if token is None and bearer.env is not None:
-        token = redaction.read_variable(bearer.env, "the bearer token")
+        token = read_variable(bearer.env, "the bearer token")
     if not token:
         raise ConfigError("the bearer token of an MCP server is empty; give one, or no auth")
     _check_one_line(token, "the bearer token")

@@ -1,4 +1,4 @@
-"""Where a tool server is: a program that is started, or an address."""
+"""Where a tool server is: a program or an address, with its settings and their variables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from rath._core.text import one_line_preview
-from rath.mcp.redaction import address_name, is_url, redact_argv
+from rath.config.redaction import REFERENCE, address_name, is_url, looks_secret, redact_argv
+from rath.errors import ConfigError
 
 __all__ = ["Auth", "Bearer", "ClientCredentials", "HttpServer", "HttpTransport", "ServerSpec",
-           "StdioServer", "Transport", "server_name", "server_spec"]  # fmt: skip
+           "StdioServer", "Transport", "credential_settings", "expand", "read_variable",
+           "server_environment", "server_name", "server_spec", "setting_secrets"]  # fmt: skip
 
 _MAX_NAME_CHARS = 100
+_MIN_WORD_CHARS = 8
+"""Shortest word of a setting that is a secret by itself. A guess; `Bearer` is none."""
 
 HttpTransport: TypeAlias = Literal["auto", "http", "sse"]
 """How an address is spoken to: streamable HTTP, the older SSE, or the first of the two it knows."""
@@ -154,3 +158,87 @@ def _refuse(what: str, **options: object) -> None:
     wrong = [name for name, value in options.items() if value]
     if wrong:
         raise ValueError(f"{wrong[0]}= does not go with {what} as the MCP server; leave it out")
+
+
+# ---------------------------------------------------------------- environment
+
+INHERITED = frozenset(
+    {
+        "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER",
+        "VIRTUAL_ENV",
+        "APPDATA", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROCESSOR_ARCHITECTURE",
+        "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "USERNAME", "USERPROFILE",
+    }
+)  # fmt: skip
+"""Variables of this process that servers see, with all `LC_*`; keys and tokens stay out."""
+
+
+def server_environment(added: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a server: the few inherited ones, then `added`, its references read.
+
+    Raises:
+        ConfigError: A value refers to a variable that is not set.
+    """
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        # A value of this form is a function of a shell, which some shells run when they start.
+        if (name in INHERITED or name.startswith("LC_")) and not value.startswith("()")
+    }
+    return inherited | {name: expand(value, f"env.{name}") for name, value in added.items()}
+
+
+def expand(value: str, where: str) -> str:
+    """Return `value` with `${NAME}` replaced by that variable of the environment.
+
+    Args:
+        value: A setting.
+        where: What it is, for the error.
+
+    Raises:
+        ConfigError: Such a variable is not set; its name is told, never a value.
+    """
+    return REFERENCE.sub(lambda match: read_variable(match[1], where), value)
+
+
+def read_variable(name: str, where: str) -> str:
+    """Return a variable of the environment.
+
+    Raises:
+        ConfigError: It is not set, or empty.
+    """
+    value = os.environ.get(name)
+    if not value:
+        raise ConfigError(
+            f"{where} of an MCP server refers to the environment variable {name!r}, which is not "
+            "set; set it before the program starts, or correct the name"
+        )
+    return value
+
+
+def setting_secrets(settings: Mapping[str, str]) -> list[str]:
+    """Return the parts of settings that no text may hold: the values, and their long words.
+
+    A server that is sent `Bearer TOKEN` may say `TOKEN` again.
+
+    Raises:
+        ConfigError: A variable that they refer to is not set.
+    """
+    found: list[str] = []
+    for name, value in settings.items():
+        full = expand(value, name)
+        found += [full, *(word for word in full.split() if len(word) >= _MIN_WORD_CHARS)]
+        found += [read_variable(match[1], name) for match in REFERENCE.finditer(value)]
+    return found
+
+
+def credential_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that are credentials by their name, or by that of a variable in them.
+
+    The others may be a directory or a team, which answers are about.
+    """
+    return {
+        name: value
+        for name, value in settings.items()
+        if looks_secret(name) or any(looks_secret(each[1]) for each in REFERENCE.finditer(value))
+    }

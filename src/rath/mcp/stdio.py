@@ -10,7 +10,7 @@ import re
 import signal
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from rath._async.runtime import runtime
 from rath._core.text import decode_output
-from rath.mcp.redaction import printable, redact
+from rath.config.redaction import printable
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
@@ -79,11 +79,11 @@ class LogTail:
         """Add what was printed; the beginning of a long output is forgotten."""
         self._data = (self._data + data)[-MAX_LOG_BYTES:]
 
-    def lines(self, secrets: Iterable[str] = ()) -> str:
-        """Return the last lines, " | " between them, without escapes and without `secrets`."""
+    def lines(self, hide: Callable[[str], str] = str) -> str:
+        """Return the last lines, " | " between them, without escapes and what `hide` hides."""
         text = printable(decode_output(self._data))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return redact(" | ".join(lines[-SHOWN_LINES:]), secrets)[-SHOWN_CHARS:]
+        return hide(" | ".join(lines[-SHOWN_LINES:]))[-SHOWN_CHARS:]
 
 
 class RateLimit:

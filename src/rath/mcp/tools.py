@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 from rath._core.text import one_line_preview
+from rath.config.redaction import printable
 from rath.llm.image import Image
-from rath.mcp.redaction import printable
 
 if TYPE_CHECKING:
     from mcp_types import Tool

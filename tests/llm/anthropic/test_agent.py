@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -23,12 +23,6 @@ from tests.support.rendering import rerender_call
 from tests.support.sessions import FunctionTool
 
 USED = replies.tool_use("weather", {"city": "Ulm"}, id="toolu_01A")
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
 
 
 def ignore(_: RathLLMStreamDelta) -> None:

@@ -95,13 +95,16 @@ def test_the_arguments_of_a_stream_are_the_same() -> None:
     assert build_anthropic_stream_kwargs(asked, default_model=None) == plain
 
 
-def test_the_default_model_is_used_where_the_request_names_none() -> None:
+def test_a_model_is_required() -> None:
     assert build_anthropic_kwargs(request(model=None), default_model="d")["model"] == "d"
-
-
-def test_a_request_without_a_model_is_refused() -> None:
     with pytest.raises(ValueError, match="model is required"):
         build_anthropic_kwargs(request(model=None), default_model=None)
+
+
+THINKING = {"thinking": {"type": "enabled", "budget_tokens": 9000}}
+FREE = {"max_tokens": 9, "thinking": {"type": "adaptive"}}
+WANTED = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,19 @@ def test_a_request_without_a_model_is_refused() -> None:
         ({"user": "u"}, {"metadata": {"user_id": "u"}}),
         ({"reasoning_effort": "high"}, {"output_config": {"effort": "high"}}),
         ({"service_tier": "standard_only"}, {"service_tier": "standard_only"}),
+        (
+            {"response_format": WANTED, "reasoning_effort": "low"},
+            {"output_config": {"effort": "low", "format": FORMAT}},
+        ),
+        # Tokens for thinking are not those of the answer.
+        ({"extra_create_args": THINKING}, {"max_tokens": DEFAULT_MAX_TOKENS + 9000, **THINKING}),
+        ({"extra_create_args": THINKING, "max_tokens": 9001}, {"max_tokens": 9001, **THINKING}),
+        # Extra arguments win, and never ask for a stream.
+        ({"max_tokens": 7, "extra_create_args": {**FREE, "stream": True}}, FREE),
+        (
+            {"reasoning_effort": "low", "extra_create_args": {"output_config": {"task_budget": 3}}},
+            {"output_config": {"effort": "low", "task_budget": 3}},
+        ),
     ],
 )
 def test_fields_have_their_names_in_the_api(fields: Json, sent: Json) -> None:
@@ -139,81 +155,72 @@ def test_fields_that_the_api_has_not_stay_away(fields: Json) -> None:
     assert arguments_of(**fields) == arguments_of()
 
 
-@pytest.mark.parametrize(
-    ("choice", "sent"),
-    [
-        ("none", {"type": "none"}),
-        ("required", {"type": "any"}),
-        ({"type": "function", "function": {"name": "f"}}, {"type": "tool", "name": "f"}),
-        ({"type": "any"}, {"type": "any"}),
-    ],
-)
-def test_a_tool_choice_is_translated(choice: object, sent: Json) -> None:
-    assert arguments_of(tools=(TOOL,), tool_choice=choice)["tool_choice"] == sent
-
-
-@pytest.mark.parametrize("choice", [None, "", "auto", "sometimes"])
-def test_the_default_tool_choice_is_left_out(choice: str | None) -> None:
-    assert "tool_choice" not in arguments_of(tools=(TOOL,), tool_choice=choice)
-
-
-@pytest.mark.parametrize(
-    ("choice", "sent"),
-    [
-        (None, {"type": "auto", "disable_parallel_tool_use": True}),
-        ("required", {"type": "any", "disable_parallel_tool_use": True}),
-        ("none", {"type": "none"}),
-    ],
-)
-def test_parallel_calls_can_be_forbidden(choice: str | None, sent: Json) -> None:
-    asked = request(tools=(TOOL,), tool_choice=choice, parallel_tool_calls=False)
-    assert body_of(asked)["tool_choice"] == sent
-
-
 ENABLED = {"type": "enabled", "budget_tokens": 2000}
-FORCED = [
-    ("required", {"type": "any"}),
-    ({"type": "function", "function": {"name": "f"}}, {"type": "tool", "name": "f"}),
-]
+ONE = {"type": "function", "function": {"name": "f"}}
+NOT_PARALLEL = {"disable_parallel_tool_use": True}
 
 
 @pytest.mark.parametrize(
-    ("thinking", "model"),
+    ("fields", "sent"),
     [
-        (ENABLED, "m"),
-        ({"type": "adaptive"}, "m"),
-        ({"type": "between_tools"}, "claude-sonnet-5-5"),
-        (None, "claude-opus-5-5"),
-        (None, "claude-fable-5-1"),
+        ({"tool_choice": "none"}, {"type": "none"}),
+        ({"tool_choice": "required"}, {"type": "any"}),
+        ({"tool_choice": ONE}, {"type": "tool", "name": "f"}),
+        ({"tool_choice": {"type": "any"}}, {"type": "any"}),
+        ({"tool_choice": None}, None),
+        ({"tool_choice": ""}, None),
+        ({"tool_choice": "auto"}, None),
+        ({"tool_choice": "sometimes"}, None),
+        ({"parallel_tool_calls": False}, {"type": "auto", **NOT_PARALLEL}),
+        (
+            {"tool_choice": "required", "parallel_tool_calls": False},
+            {"type": "any", **NOT_PARALLEL},
+        ),
+        ({"tool_choice": "none", "parallel_tool_calls": False}, {"type": "none"}),
+        (
+            {"tool_choice": "required", "parallel_tool_calls": False,
+             "extra_create_args": {"thinking": ENABLED}},
+            {"type": "auto", **NOT_PARALLEL},
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_tool_choice_has_the_form_of_the_api(fields: Json, sent: Json | None) -> None:
+    asked = request(tools=(TOOL,), **fields)
+    assert body_of(asked).get("tool_choice") == sent
+    assert build_anthropic_kwargs(asked, default_model=None).get("tool_choice") == sent
+
+
+@pytest.mark.parametrize(
+    ("thinking", "model", "is_forced"),
+    [
+        (ENABLED, "m", False),
+        ({"type": "adaptive"}, "m", False),
+        ({"type": "between_tools"}, "claude-sonnet-5-5", False),
+        (None, "claude-opus-5-5", False),
+        (None, "claude-fable-5-1", False),
+        (None, "m", True),
+        (None, "claude-opus-5", True),
+        (None, "claude-haiku-5-5", True),
+        (None, "claude-opus-4-1", True),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("choice", [choice for choice, _ in FORCED], ids=["any", "one"])
+@pytest.mark.parametrize(
+    ("choice", "forced"),
+    [("required", {"type": "any"}), (ONE, {"type": "tool", "name": "f"})],
+    ids=["any", "one"],
+)
 def test_a_model_that_thinks_is_not_forced_to_call(
-    choice: object, thinking: Json | None, model: str
+    choice: object, forced: Json, thinking: Json | None, model: str, is_forced: bool
 ) -> None:
     extra = {} if thinking is None else {"thinking": thinking}
     asked = request(tools=(TOOL,), tool_choice=choice, model=model, extra_create_args=extra)
-    assert body_of(asked)["tool_choice"] == {"type": "auto"}
-    assert build_anthropic_kwargs(asked, default_model=None)["tool_choice"] == {"type": "auto"}
+    assert body_of(asked)["tool_choice"] == (forced if is_forced else {"type": "auto"})
 
 
-@pytest.mark.parametrize("model", ["m", "claude-opus-5", "claude-haiku-5-5", "claude-opus-4-1"])
-@pytest.mark.parametrize(("choice", "sent"), FORCED, ids=["any", "one"])
-def test_a_model_that_was_not_asked_to_think_is_forced_as_said(
-    choice: object, sent: Json, model: str
-) -> None:
-    assert body_of(request(tools=(TOOL,), tool_choice=choice, model=model))["tool_choice"] == sent
-
-
-def test_a_choice_that_thinking_loosens_keeps_the_rest_of_it() -> None:
-    asked = request(
-        tools=(TOOL,),
-        tool_choice="required",
-        parallel_tool_calls=False,
-        extra_create_args={"thinking": ENABLED},
-    )
-    assert body_of(asked)["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
+def test_a_choice_between_no_tools_is_left_out() -> None:
+    assert "tool_choice" not in body_of(request(tool_choice="required"))
 
 
 def test_a_call_without_its_thinking_is_forced_as_said() -> None:
@@ -229,40 +236,11 @@ def test_a_call_without_its_thinking_is_forced_as_said() -> None:
     assert ("thinking" in sent, sent["tool_choice"]) == (False, {"type": "any"})
 
 
-def test_tokens_for_thinking_are_not_those_of_the_answer() -> None:
-    extra = {"thinking": {"type": "enabled", "budget_tokens": 9000}}
-    assert body_of(request(extra_create_args=extra))["max_tokens"] == DEFAULT_MAX_TOKENS + 9000
-    named = request(max_tokens=9001, extra_create_args=extra)
-    assert body_of(named)["max_tokens"] == 9001
-
-
-def test_a_typed_answer_is_asked_for_in_the_form_of_the_api() -> None:
-    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
-    asked = request(response_format=wanted, reasoning_effort="low")
-    assert body_of(asked)["output_config"] == {
-        "effort": "low",
-        "format": {"type": "json_schema", "schema": SCHEMA},
-    }
-
-
 def test_tools_keep_their_schemas() -> None:
     assert arguments_of(tools=(TOOL, OTHER))["tools"] == [
         {"name": "f", "input_schema": SCHEMA, "description": "what it does"},
         {"name": "g", "input_schema": {"type": "object"}},
     ]
-
-
-def test_extra_arguments_win_and_never_ask_for_a_stream() -> None:
-    extra = {"max_tokens": 9, "thinking": {"type": "adaptive"}, "stream": True}
-    arguments = arguments_of(max_tokens=7, extra_create_args=extra)
-    assert arguments == arguments_of() | {"max_tokens": 9, "thinking": {"type": "adaptive"}}
-
-
-def test_an_extra_output_config_leaves_the_rest_of_it() -> None:
-    arguments = arguments_of(
-        reasoning_effort="low", extra_create_args={"output_config": {"task_budget": 3}}
-    )
-    assert arguments["output_config"] == {"effort": "low", "task_budget": 3}
 
 
 # ---------------------------------------------------------------- bodies
@@ -311,10 +289,6 @@ def test_a_late_text_of_the_system_is_sent() -> None:
     body.append([RathLLMMessage("developer", "Be kind.")])
     texts = [block["text"] for block in check_body(body.content(streaming=False))["system"]]
     assert texts == ["You are brief.", "Be kind."]
-
-
-def test_a_choice_between_no_tools_is_left_out() -> None:
-    assert "tool_choice" not in body_of(request(tool_choice="required"))
 
 
 def test_earlier_calls_without_tools_are_named_and_forbidden() -> None:

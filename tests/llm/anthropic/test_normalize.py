@@ -15,12 +15,14 @@ from rath.errors import (
     ProviderError,
     ProviderProtocolError,
     ProviderServerError,
+    ProviderStatusError,
     QuotaExceededError,
     RateLimitError,
 )
 from rath.llm import RathLLMTokenUsage
 from rath.llm.anthropic import normalize_anthropic_response
 from rath.llm.anthropic.normalize import decode_message
+from rath.llm.errors import retry_verdict
 from tests.support import anthropic_replies as replies
 from tests.support.odd_json import anthropic_answers
 from tests.support.targets import request_target
@@ -222,8 +224,9 @@ def test_the_code_of_an_error_is_its_cause_where_it_is_named() -> None:
 
 @pytest.mark.parametrize("error", ["it broke", {}, None])
 def test_an_error_without_a_form_is_an_error(error: object) -> None:
-    with pytest.raises(ProviderServerError):
+    with pytest.raises(ProviderStatusError) as caught:
         decode_message({"type": "error", "error": error}, ASKED)
+    assert retry_verdict(caught.value) is False
 
 
 @pytest.mark.parametrize("content", [None, "text", {}])

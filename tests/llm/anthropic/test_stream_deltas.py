@@ -12,7 +12,7 @@ from anthropic.types import RawContentBlockDeltaEvent, RawMessageDeltaEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.errors import ProviderError, ProviderServerError
+from rath.errors import ProviderError, ProviderServerError, ProviderStatusError
 from rath.llm import RathLLMStreamDelta, RathLLMTokenUsage
 from rath.llm.anthropic import anthropic_event_to_deltas
 from rath.llm.anthropic.normalize import decode_message
@@ -263,7 +263,7 @@ def test_an_error_event_is_an_error() -> None:
 
 
 def test_an_error_without_a_type_is_an_error() -> None:
-    with pytest.raises(ProviderServerError, match="broke"):
+    with pytest.raises(ProviderStatusError, match="status 200: it broke"):
         AnthropicChunkDecoder(ASKED).decode_chunk('{"error": {"message": "it broke"}}')
 
 

@@ -237,23 +237,6 @@ def test_ids_of_own_blocks_are_those_of_the_calls() -> None:
     assert [block.get("id") for block in turns[1]["content"]] == [None, "same", "same-2"]
 
 
-def test_own_blocks_that_do_not_fit_the_calls_stay_away() -> None:
-    own = (replies.thinking("t"), replies.tool_use("f", {}, id="a"))
-    message = RathLLMMessage("assistant", "text", blocks=own)
-    assert turns_of(USER, message, USER)[1]["content"] == [replies.text("text")]
-
-
-@pytest.mark.parametrize("thought", [replies.thinking("cut", ""), replies.redacted()])
-def test_a_thought_that_nothing_follows_is_left_out(thought: Json) -> None:
-    message = RathLLMMessage("assistant", "text", blocks=(replies.text("text"), thought))
-    assert turns_of(USER, message, USER)[1]["content"] == [replies.text("text")]
-
-
-def test_an_answer_of_thoughts_alone_makes_no_turn() -> None:
-    message = RathLLMMessage("assistant", None, blocks=(replies.thinking("cut", ""),))
-    assert len(turns_of(USER, message, USER)) == 1
-
-
 # ---------------------------------------------------------------- with and without thinking
 
 
@@ -262,9 +245,36 @@ THINKING = RathLLMMessage("assistant", tool_calls=(call("a"),), blocks=OWN)
 FOREIGN = calling(call("b"))
 
 
-def test_an_answer_that_began_without_a_thought_goes_on_without_any() -> None:
-    sent = sent_by(USER, FOREIGN, result("b"), thinking=MANUAL)
-    assert "thinking" not in sent
+PICTURE = Image("image/png", Blob.from_bytes(b"\x89PNG"))
+PAUSED = RathLLMMessage(
+    "assistant", "I search.", blocks=(replies.text("I search."), replies.search("q"))
+)
+PAUSED_THOUGHT = RathLLMMessage("assistant", blocks=(replies.thinking("hm"), replies.search("q")))
+
+
+@pytest.mark.parametrize(
+    ("messages", "asked", "is_sent"),
+    [
+        ((FOREIGN, result("b")), MANUAL, False),
+        ((FOREIGN, result("b"), RathLLMMessage("user", " ")), MANUAL, False),
+        ((FOREIGN, result("b"), USER), MANUAL, True),
+        ((FOREIGN, result("b"), RathLLMMessage("user", "", images=(PICTURE,))), MANUAL, True),
+        ((FOREIGN, result("b"), THINKING, result("a")), ADAPTIVE, True),
+        ((PAUSED,), MANUAL, False),
+        ((PAUSED_THOUGHT,), MANUAL, True),
+    ],
+    ids=["no thought", "blank", "user spoke", "picture", "as it likes", "paused", "paused thought"],
+)
+def test_the_model_may_think_where_its_answer_began_with_a_thought(
+    messages: tuple[RathLLMMessage, ...], asked: Json, is_sent: bool
+) -> None:
+    assert sent_by(USER, *messages, thinking=asked).get("thinking") == (asked if is_sent else None)
+
+
+@pytest.mark.parametrize(("asked", "first"), [(MANUAL, 1), (ADAPTIVE, 0)], ids=["budget", "free"])
+def test_thoughts_behind_a_beginning_without_one_need_a_free_model(asked: Json, first: int) -> None:
+    sent = sent_by(USER, FOREIGN, result("b"), THINKING, result("a"), thinking=asked)
+    assert sent["messages"][3]["content"] == list(OWN[first:])
 
 
 def test_the_parameters_tell_whether_the_model_was_asked_to_think() -> None:
@@ -274,20 +284,6 @@ def test_the_parameters_tell_whether_the_model_was_asked_to_think() -> None:
     assert "thinking" not in body.parameters(streaming=False)
 
 
-@pytest.mark.parametrize(
-    "spoken",
-    [USER, RathLLMMessage("user", "", images=(Image("image/png", Blob.from_bytes(b"\x89")),))],
-    ids=["text", "image"],
-)
-def test_the_model_thinks_again_when_the_user_has_spoken(spoken: RathLLMMessage) -> None:
-    assert sent_by(USER, FOREIGN, result("b"), spoken, thinking=MANUAL)["thinking"] == MANUAL
-
-
-def test_a_blank_message_beside_results_does_not_count_as_spoken() -> None:
-    blank = RathLLMMessage("user", " ")
-    assert "thinking" not in sent_by(USER, FOREIGN, result("b"), blank, thinking=MANUAL)
-
-
 def test_an_answer_that_began_with_a_thought_may_go_on_without_one() -> None:
     # A model that does not think between its tools answers so itself.
     sent = sent_by(USER, THINKING, result("a"), FOREIGN, result("b"), thinking=MANUAL)
@@ -295,21 +291,10 @@ def test_an_answer_that_began_with_a_thought_may_go_on_without_one() -> None:
     assert sent["messages"][1]["content"] == list(OWN)
 
 
-def test_thoughts_behind_a_beginning_without_one_are_left_out() -> None:
-    sent = sent_by(USER, FOREIGN, result("b"), THINKING, result("a"), thinking=MANUAL)
-    assert sent["messages"][3]["content"] == [OWN[1]]
-
-
 def test_thoughts_of_an_answer_stay_when_the_user_has_spoken() -> None:
     before = (USER, THINKING, result("a"))
     sent = sent_by(*before, USER, FOREIGN, result("b"), thinking=MANUAL)
     assert sent["messages"][:2] == sent_by(*before, thinking=MANUAL)["messages"][:2]
-
-
-def test_a_model_that_thinks_as_it_likes_needs_no_thought_first() -> None:
-    sent = sent_by(USER, FOREIGN, result("b"), THINKING, result("a"), thinking=ADAPTIVE)
-    assert sent["thinking"] == ADAPTIVE
-    assert sent["messages"][3]["content"] == list(OWN)
 
 
 @pytest.mark.parametrize(
@@ -333,45 +318,7 @@ def test_thoughts_go_only_to_a_model_that_may_think(asked: Json, is_sent: bool) 
     assert sent.get("thinking") == asked.get("thinking")
 
 
-def test_a_paused_turn_without_a_thought_goes_on_without_any() -> None:
-    assert "thinking" not in sent_by(USER, PAUSED, thinking=MANUAL)
-
-
-def test_a_paused_turn_that_began_with_a_thought_goes_on_thinking() -> None:
-    own = (replies.thinking("hm"), replies.search("q"))
-    sent = sent_by(USER, RathLLMMessage("assistant", blocks=own), thinking=MANUAL)
-    assert sent["thinking"] == MANUAL
-    assert sent["messages"][1]["content"] == list(own)
-
-
 # ---------------------------------------------------------------- turns that pause
-
-
-PAUSED = RathLLMMessage(
-    "assistant", "I search.", blocks=(replies.text("I search."), replies.search("q"))
-)
-
-
-def test_a_paused_turn_goes_back_as_it_is() -> None:
-    turns = turns_of(USER, PAUSED)
-    assert turns[-1]["content"] == list(PAUSED.blocks or ())
-
-
-def test_a_paused_turn_and_what_follows_are_one_turn() -> None:
-    rest = (replies.found(), replies.text("Found."))
-    more = RathLLMMessage("assistant", "Found.", blocks=rest)
-    turns = turns_of(USER, PAUSED, more, USER)
-    assert turns[1]["content"] == [*(PAUSED.blocks or ()), *rest]
-
-
-def test_a_paused_turn_that_the_user_ends_keeps_its_text() -> None:
-    turns = turns_of(USER, PAUSED, USER)
-    assert turns[1]["content"] == [replies.text("I search.")]
-
-
-def test_white_space_behind_own_blocks_is_left_out() -> None:
-    message = RathLLMMessage("assistant", "so", blocks=(replies.redacted(), replies.text("so \n")))
-    assert turns_of(USER, message)[-1]["content"][-1] == replies.text("so")
 
 
 def test_a_paused_turn_is_no_longer_sent_where_more_was_added() -> None:
@@ -379,12 +326,6 @@ def test_a_paused_turn_is_no_longer_sent_where_more_was_added() -> None:
     assert b"server_tool_use" in body.content(streaming=False)
     body.append([USER])
     assert b"server_tool_use" not in body.content(streaming=False)
-
-
-def test_own_blocks_that_wait_for_our_result_are_not_paused() -> None:
-    own = (replies.search("q"), replies.tool_use("f", {}, id="a"))
-    message = RathLLMMessage("assistant", tool_calls=(call("a"),), blocks=own)
-    assert turns_of(USER, message, result("a"))[1]["content"] == list(own)
 
 
 # ---------------------------------------------------------------- one rule each
@@ -400,73 +341,98 @@ def test_results_of_a_round_stand_in_one_turn_with_what_the_user_says() -> None:
     ]
 
 
-def test_text_stands_before_the_calls() -> None:
-    message = calling(call("a", "f", '{"x": [1, null]}'), text="I look.")
-    assert turns_of(USER, message, result("a"))[1]["content"] == [
-        {"type": "text", "text": "I look."},
-        {"type": "tool_use", "id": "a", "name": "f", "input": {"x": [1, None]}},
-    ]
+def assistant(text: str | None, *blocks: Json) -> RathLLMMessage:
+    return RathLLMMessage("assistant", text, blocks=blocks or None)
 
 
-@pytest.mark.parametrize("text", [None, "", " \n\t"])
-def test_a_result_without_text_has_no_content(text: str | None) -> None:
-    turns = turns_of(USER, calling(call("a")), result("a", text))
-    assert turns[2]["content"] == [{"type": "tool_result", "tool_use_id": "a"}]
+def user(text: str, *images: Image) -> RathLLMMessage:
+    return RathLLMMessage("user", text, images=images or None)
 
 
-def test_turns_of_one_role_are_one_turn() -> None:
-    turns = turns_of(USER, RathLLMMessage("user", "there?"), RathLLMMessage("assistant", "yes"))
-    assert turns == [
-        {"role": "user", "content": [replies.text("hi"), replies.text("there?")]},
-        {"role": "assistant", "content": [replies.text("yes")]},
-    ]
+def turn(role: str, *content: str | Json) -> Json:
+    blocks = [replies.text(each) if isinstance(each, str) else each for each in content]
+    return {"role": role, "content": blocks}
 
 
-def test_the_user_begins() -> None:
-    turns = turns_of(RathLLMMessage("assistant", "Welcome."), USER)
-    assert turns[0] == {"role": "user", "content": [replies.text(OPENING)]}
-    assert len(turns) == 3
+FIRST = turn("user", "hi")
+SHOWN = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="},
+}
+SEARCHED = tuple(dict(block) for block in PAUSED.blocks or ())
+FOUND = (replies.found(), replies.text("Found."))
+USES_A = replies.tool_use("f", {}, id="a")
+TURNS: dict[str, tuple[tuple[RathLLMMessage, ...], list[Json]]] = {
+    "turns of one role": (
+        (USER, user("there?"), assistant("yes")),
+        [turn("user", "hi", "there?"), turn("assistant", "yes")],
+    ),
+    "the user begins": (
+        (assistant("Welcome."), USER),
+        [turn("user", OPENING), turn("assistant", "Welcome."), FIRST],
+    ),
+    "nobody spoke": ((), [turn("user", OPENING)]),
+    "the system alone": ((RathLLMMessage("system", "s"),), [turn("user", OPENING)]),
+    "a blank question": (
+        (USER, assistant("yes"), user(" ")),
+        [FIRST, turn("assistant", "yes"), turn("user", EMPTY)],
+    ),
+    "a blank text beside another": ((USER, user("")), [FIRST]),
+    "no answer": ((USER, assistant(None)), [FIRST]),
+    "a blank answer": ((USER, assistant(" \n")), [FIRST]),
+    "white space behind": ((USER, assistant(" so \n")), [FIRST, turn("assistant", " so")]),
+    "white space behind own blocks": (
+        (USER, assistant("so", replies.redacted(), replies.text("so \n"))),
+        [FIRST, turn("assistant", replies.redacted(), "so")],
+    ),
+    "images before the text": (
+        (user("what is it?", PICTURE, PICTURE),),
+        [turn("user", SHOWN, SHOWN, "what is it?")],
+    ),
+    "an image alone": ((user("", PICTURE),), [turn("user", SHOWN)]),
+    "an unknown role": ((RathLLMMessage("critic", "no"),), [turn("user", "no")]),
+    "own blocks that do not fit": (
+        (USER, assistant("text", replies.thinking("t"), USES_A), USER),
+        [FIRST, turn("assistant", "text"), FIRST],
+    ),
+    "a thought that nothing follows": (
+        (USER, assistant("text", replies.text("text"), replies.thinking("cut", "")), USER),
+        [FIRST, turn("assistant", "text"), FIRST],
+    ),
+    "thoughts alone": (
+        (USER, assistant(None, replies.thinking("cut", "")), USER),
+        [turn("user", "hi", "hi")],
+    ),
+    "a paused turn": ((USER, PAUSED), [FIRST, turn("assistant", *SEARCHED)]),
+    "a paused turn that goes on": (
+        (USER, PAUSED, assistant("Found.", *FOUND), USER),
+        [FIRST, turn("assistant", *SEARCHED, *FOUND), FIRST],
+    ),
+    "a paused turn that the user ends": (
+        (USER, PAUSED, USER),
+        [FIRST, turn("assistant", "I search."), FIRST],
+    ),
+    "text before the calls": (
+        (USER, calling(call("a"), text="I look."), result("a", " \n\t")),
+        [
+            FIRST,
+            turn("assistant", "I look.", USES_A),
+            turn("user", {"type": "tool_result", "tool_use_id": "a"}),
+        ],
+    ),
+}
 
 
-@pytest.mark.parametrize("messages", [[], [RathLLMMessage("system", "s")]])
-def test_a_conversation_in_which_nobody_spoke_begins(messages: list[RathLLMMessage]) -> None:
-    assert turns_of(*messages) == [{"role": "user", "content": [replies.text(OPENING)]}]
+@pytest.mark.parametrize("name", TURNS)
+def test_a_conversation_becomes_turns_that_the_api_accepts(name: str) -> None:
+    messages, turns = TURNS[name]
+    assert turns_of(*messages) == turns
 
 
-def test_a_blank_message_where_the_user_must_speak_says_so() -> None:
-    turns = turns_of(USER, RathLLMMessage("assistant", "yes"), RathLLMMessage("user", " "))
-    assert turns[-1] == {"role": "user", "content": [replies.text(EMPTY)]}
-
-
-def test_a_blank_message_beside_others_is_left_out() -> None:
-    assert turns_of(USER, RathLLMMessage("user", "")) == turns_of(USER)
-
-
-@pytest.mark.parametrize("text", [None, "", " \n"])
-def test_a_blank_turn_of_the_assistant_is_left_out(text: str | None) -> None:
-    assert turns_of(USER, RathLLMMessage("assistant", text)) == turns_of(USER)
-
-
-def test_white_space_behind_an_answer_is_left_out() -> None:
-    turns = turns_of(USER, RathLLMMessage("assistant", " so \n"))
-    assert turns[-1]["content"] == [replies.text(" so")]
-
-
-def test_images_stand_before_the_text() -> None:
-    image = Image("image/png", Blob.from_bytes(b"\x89PNG"))
-    turns = turns_of(RathLLMMessage("user", "what is it?", images=(image, image)))
-    shown = {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}
-    assert turns[0]["content"] == [
-        {"type": "image", "source": shown},
-        {"type": "image", "source": shown},
-        replies.text("what is it?"),
-    ]
-
-
-def test_an_image_needs_no_text() -> None:
-    image = Image("image/png", Blob.from_bytes(b"\x89PNG"))
-    (turn,) = turns_of(RathLLMMessage("user", "", images=(image,)))
-    assert [block["type"] for block in turn["content"]] == ["image"]
+def test_own_blocks_that_wait_for_our_result_are_not_paused() -> None:
+    own = (replies.search("q"), USES_A)
+    message = RathLLMMessage("assistant", tool_calls=(call("a"),), blocks=own)
+    assert turns_of(USER, message, result("a"))[1]["content"] == list(own)
 
 
 def test_ids_of_other_vendors_are_made_fit_and_stay_apart() -> None:
@@ -493,7 +459,3 @@ def test_ids_of_other_vendors_are_made_fit_and_stay_apart() -> None:
 def test_arguments_are_sent_as_an_object(written: str, sent: Json) -> None:
     turns = turns_of(USER, calling(call("a", "f", written)), result("a"))
     assert turns[1]["content"][0]["input"] == sent
-
-
-def test_an_unknown_role_speaks_as_the_user() -> None:
-    assert turns_of(RathLLMMessage("critic", "no"))[0]["role"] == "user"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from rath._async.runtime import runtime
 from rath.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -25,17 +23,16 @@ from rath.errors import (
 from rath.llm import (
     Provider,
     RathLLMChatRequest,
-    RathLLMMessage,
     RathLLMStreamDelta,
     evidence_of,
-    open_draft,
 )
 from rath.llm import litellm as adapter
 from rath.llm.litellm import RathLiteLLMChatClient
 from tests.support import anthropic_replies, chat_replies
-from tests.support.asking import HELLO, KEY, WEATHER, NoSleep, ask, exchange, send
+from tests.support.asking import HELLO, KEY, WEATHER, NoSleep, ask, exchange
 from tests.support.chat_replies import Cut, Gate, Reply, StreamItem, held
 from tests.support.chat_server import ChatServer
+from tests.support.dialects import ANTHROPIC, OPENAI, Dialect
 from tests.support.litellm import ANTHROPIC_MODEL, OPENAI_MODEL, litellm_client, needs_litellm
 
 # The first call of a process imports the library, which takes seconds.
@@ -47,24 +44,6 @@ pytestmark = [
 ]
 
 N_TRIES = 4
-EVENTS = anthropic_replies.events(anthropic_replies.envelope(anthropic_replies.text("whole")))
-ASKED = ask(model=None)
-
-
-def ignore(_: RathLLMStreamDelta) -> None:
-    pass
-
-
-def openai_error(status: int, message: str, headers: Mapping[str, str]) -> Reply:
-    return chat_replies.status_error(status, message, headers=headers)
-
-
-def anthropic_error(status: int, message: str, headers: Mapping[str, str]) -> Reply:
-    return anthropic_replies.error(status, "some_error", message, headers=headers)
-
-
-def openai_stream(*items: StreamItem) -> Reply:
-    return chat_replies.event_stream(*items, done=False)
 
 
 @dataclass(frozen=True)
@@ -72,41 +51,25 @@ class Route:
     """One vendor behind LiteLLM."""
 
     model: str
-    path: str
-    whole: Reply
-    streamed: Reply
-    begun: tuple[StreamItem, ...]
-    failure: StreamItem
-    stream: Callable[..., Reply]
-    error: Callable[[int, str, Mapping[str, str]], Reply]
+    dialect: Dialect
+
+    @property
+    def streamed(self) -> Reply:
+        """The whole answer as a stream."""
+        return self.dialect.stream(*self.dialect.begin, *self.dialect.rest)
+
+    def begin(self, *rest: StreamItem) -> Reply:
+        """The beginning of a stream, and what follows it."""
+        return self.dialect.stream(*self.dialect.begin, *rest)
 
 
-ROUTES = {
-    "openai": Route(
-        OPENAI_MODEL,
-        "/v1/chat/completions",
-        chat_replies.completion("whole", usage=chat_replies.usage(3, 2)),
-        chat_replies.text_stream("wh", "ole", counts=(3, 2)),
-        (chat_replies.text_chunk("wh"),),
-        {"error": {"type": "overloaded_error", "message": "Overloaded"}},
-        openai_stream,
-        openai_error,
-    ),
-    "anthropic": Route(
-        ANTHROPIC_MODEL,
-        "/v1/messages",
-        anthropic_replies.message(
-            anthropic_replies.text("whole"), usage=anthropic_replies.usage(3, 2)
-        ),
-        anthropic_replies.streamed(
-            anthropic_replies.text("whole"), usage=anthropic_replies.usage(3, 2)
-        ),
-        tuple(EVENTS[:4]),
-        anthropic_replies.error_event(),
-        anthropic_replies.stream,
-        anthropic_error,
-    ),
-}
+ROUTES = {"openai": Route(OPENAI_MODEL, OPENAI), "anthropic": Route(ANTHROPIC_MODEL, ANTHROPIC)}
+
+ASKED = ask(model=None)
+
+
+def ignore(_: RathLLMStreamDelta) -> None:
+    pass
 
 
 @pytest.fixture
@@ -141,27 +104,18 @@ def failed(server: ChatServer, route: Route, on_delta: OnDelta = None) -> Provid
 
 
 def test_an_answer_and_its_evidence(server: ChatServer, route: Route, on_delta: OnDelta) -> None:
-    server.queue(route.whole if on_delta is None else route.streamed)
+    server.queue(route.dialect.answer if on_delta is None else route.streamed)
     answered = exchange(litellm_client(server, route.model), ASKED, on_delta)
     evidence = answered.evidence
     assert answered.response.primary_choice.message.content == "whole"
-    assert answered.response.usage is not None
-    assert answered.response.usage.total_tokens == 5
     assert (evidence.provider_kind, evidence.sdk, evidence.status) == ("litellm", "litellm", "done")
     assert evidence.sdk_version is not None
     assert evidence.requested_model == route.model
     assert evidence.credential is not None
     assert evidence.credential.startswith("call ")
     (request,) = server.requests
-    assert request.path == route.path
+    assert request.path == f"/v1{route.dialect.path}"
     assert KEY in str(request.headers)
-
-
-def test_the_digest_is_that_of_the_arguments(server: ChatServer, route: Route) -> None:
-    server.queue(route.whole)
-    draft = open_draft(litellm_client(server, route.model), ASKED)
-    digest = draft.digest
-    assert send(draft).evidence.request_digest == digest
 
 
 def test_tools_and_sampling_reach_the_vendor(server: ChatServer) -> None:
@@ -180,32 +134,6 @@ def test_tools_and_sampling_reach_the_vendor(server: ChatServer) -> None:
     assert (sent["max_tokens"], sent["temperature"], sent["stop_sequences"]) == (9, 0.5, ["x"])
     assert sent["tools"][0]["name"] == "weather"
     assert "seed" not in sent
-
-
-def test_signed_thinking_comes_back_to_the_vendor(server: ChatServer, on_delta: OnDelta) -> None:
-    thought = anthropic_replies.thinking("because", "signed")
-    blocks = (thought, anthropic_replies.redacted(), anthropic_replies.text("hi"))
-    one = anthropic_replies.message if on_delta is None else anthropic_replies.streamed
-    server.queue(one(*blocks), anthropic_replies.message(anthropic_replies.text("ok")))
-    client = litellm_client(server, ANTHROPIC_MODEL)
-    evidence = exchange(client, ASKED, on_delta).evidence
-    answer = RathLLMMessage("assistant", "hi", blocks=evidence.reasoning_blocks)
-    exchange(client, ask(*HELLO, answer, RathLLMMessage("user", "and?"), model=None))
-    assert evidence.reasoning == "because"
-    assert server.requests[1].json()["messages"][1]["content"] == list(blocks)
-
-
-def test_a_history_with_calls_needs_no_tools(server: ChatServer, route: Route) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
-    server.queue(route.whole)
-    request = ask(
-        *HELLO,
-        RathLLMMessage("assistant", tool_calls=(call,)),
-        RathLLMMessage("tool", "sunny", tool_call_id="c"),
-        model=None,
-    )
-    answered = exchange(litellm_client(server, route.model), request)
-    assert answered.response.primary_choice.message.content == "whole"
 
 
 # ---------------------------------------------------------------- statuses
@@ -235,7 +163,7 @@ def test_a_status(
     kind: type[ProviderError],
     n_requests: int,
 ) -> None:
-    server.queue(*[route.error(status, "because", {})] * N_TRIES)
+    server.queue(*[route.dialect.error(status, "because")] * N_TRIES)
     with pytest.raises(kind, match="because") as caught:
         exchange(litellm_client(server, route.model), ASKED, on_delta)
     assert caught.value.status == status
@@ -245,8 +173,8 @@ def test_a_status(
 def test_retry_after_is_obeyed_and_no_one_else_retries(
     server: ChatServer, route: Route, on_delta: OnDelta
 ) -> None:
-    server.queue(route.error(429, "slow", {"retry-after": "7"}), route.streamed
-                 if on_delta else route.whole)  # fmt: skip
+    server.queue(route.dialect.error(429, "slow", headers={"retry-after": "7"}), route.streamed
+                 if on_delta else route.dialect.answer)  # fmt: skip
     sleep = NoSleep()
     evidence = exchange(litellm_client(server, route.model, sleep=sleep), ASKED, on_delta).evidence
     assert sleep.waits == [7]
@@ -255,7 +183,7 @@ def test_retry_after_is_obeyed_and_no_one_else_retries(
 
 
 def test_a_refused_model_names_what_is_offered(server: ChatServer, route: Route) -> None:
-    server.queue(route.error(404, "no such model", {}))
+    server.queue(route.dialect.error(404, "no such model"))
     error = failed(server, route)
     assert isinstance(error, ModelNotFoundError)
     vendor = route.model.partition("/")[0]
@@ -291,7 +219,7 @@ def test_what_is_no_answer(server: ChatServer, route: Route, reply: Reply) -> No
 def test_a_stream_that_breaks_off_is_no_answer(
     server: ChatServer, route: Route, end: tuple[StreamItem, ...]
 ) -> None:
-    server.queue(route.stream(*route.begun, *end))
+    server.queue(route.begin(*end))
     error = failed(server, route, ignore)
     assert isinstance(error, StreamInterrupted)
     evidence = evidence_of(error)
@@ -299,17 +227,10 @@ def test_a_stream_that_breaks_off_is_no_answer(
     assert evidence.status == "failed"
 
 
-def test_what_had_come_of_a_broken_stream_is_kept(server: ChatServer) -> None:
-    server.queue(chat_replies.event_stream(chat_replies.text_chunk("wh"), Cut("reset")))
-    evidence = evidence_of(failed(server, ROUTES["openai"], ignore))
-    assert evidence is not None
-    assert evidence.partial_text == "wh"
-
-
 def test_a_failure_in_the_middle_of_a_stream_is_tried_again(
     server: ChatServer, route: Route
 ) -> None:
-    server.queue(route.stream(*route.begun, route.failure), route.streamed)
+    server.queue(route.begin(route.dialect.failure), route.streamed)
     answered = exchange(litellm_client(server, route.model), ASKED, ignore)
     assert answered.response.primary_choice.message.content == "whole"
     assert len(server.requests) == 2
@@ -317,35 +238,17 @@ def test_a_failure_in_the_middle_of_a_stream_is_tried_again(
 
 def test_an_answer_that_takes_too_long(server: ChatServer, route: Route, on_delta: OnDelta) -> None:
     gate = Gate()
-    server.queue(held(route.whole, gate))
+    server.queue(held(route.dialect.answer, gate))
     impatient = Provider(timeout=0.1, retry_max_attempts=1)
     with pytest.raises(ProviderTimeout, match=r"within 0\.1 s"):
         exchange(litellm_client(server, route.model, provider=impatient), ASKED, on_delta)
 
 
 def test_a_stream_that_falls_silent(server: ChatServer, route: Route) -> None:
-    server.queue(route.stream(*route.begun, Gate()))
+    server.queue(route.begin(Gate()))
     impatient = Provider(timeout=0.2, retry_max_attempts=1)
     with pytest.raises(ProviderTimeout):
         exchange(litellm_client(server, route.model, provider=impatient), ASKED, ignore)
-
-
-def test_cancelling_a_call_ends_it_at_the_server(
-    server: ChatServer, route: Route, on_delta: OnDelta
-) -> None:
-    gate = Gate()
-    begun = (route.stream(*route.begun, gate), held(route.whole, gate))[on_delta is None]
-    server.queue(begun)
-    draft = open_draft(litellm_client(server, route.model), ASKED)
-    running = runtime().submit(lambda: draft.asend(on_delta=on_delta), label="a call to cancel")
-    assert gate.reached.wait(50)
-    runtime().cancel(running)
-    assert gate.abandoned.wait(50)
-    with pytest.raises(asyncio.CancelledError):
-        running.future.result(50)
-    evidence = draft.last_evidence()
-    assert evidence is not None
-    assert evidence.status == "cancelled"
 
 
 # ---------------------------------------------------------------- secrets
@@ -358,7 +261,7 @@ def shown(error: BaseException) -> str:
 def test_a_key_that_the_vendor_repeats_is_hidden(
     server: ChatServer, route: Route, on_delta: OnDelta
 ) -> None:
-    server.queue(route.error(400, f"bad key {KEY}", {}))
+    server.queue(route.dialect.error(400, f"bad key {KEY}"))
     error = failed(server, route, on_delta)
     assert "bad key ***" in str(error)
     assert KEY not in shown(error)

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.llm.litellm.client import LiteLLMChunkDecoder, decode_litellm, first_choice, to_event
-from tests.support.chat_replies import chunk, finish_chunk, text_chunk, usage
+from rath.llm.litellm.client import LiteLLMChunkDecoder, decode_litellm, to_event
+from tests.support.chat_replies import chunk, usage
 from tests.support.targets import request_target
 
 ASKED = request_target(model="openai/m")
@@ -40,21 +40,11 @@ def test_zeros_are_no_usage() -> None:
     assert decode_litellm(answer(usage=usage(0, 0)), ASKED)[0].usage is None
 
 
-def test_usage_is_kept() -> None:
-    counted = decode_litellm(answer(usage=usage(3, 2)), ASKED)[0].usage
-    assert counted is not None
-    assert counted.total_tokens == 5
-
-
 def test_signed_thinking_is_kept_for_the_way_back() -> None:
     blocks = [thought("why", "sig"), {"type": "redacted_thinking", "data": "x"}]
     assert decode_litellm(answer(message={"thinking_blocks": blocks}), ASKED)[1].blocks == tuple(
         blocks
     )
-
-
-def test_an_answer_without_thinking_has_no_blocks() -> None:
-    assert decode_litellm(answer(message={"thinking_blocks": None}), ASKED)[1].blocks == ()
 
 
 @given(st.lists(st.text(min_size=1), min_size=1), st.text(min_size=1))
@@ -76,25 +66,8 @@ def test_a_signature_and_another_kind_of_block_begin_a_new_one() -> None:
     assert blocks == (thought("a", "1"), redacted, thought("b", "2"))
 
 
-def test_chunks_are_read_as_openai_s() -> None:
-    decoder = LiteLLMChunkDecoder(ASKED)
-    (delta,) = decoder.decode_chunk(json.dumps(text_chunk("hi")))
-    assert (delta.content_delta, decoder.ended) == ("hi", False)
-    decoder.decode_chunk("[DONE]")
-    assert decoder.ended
-
-
 def test_an_event_is_one_line_of_data() -> None:
     written = to_event({"text": "zwei\nZeilen ä"})
     assert written.startswith(b"data: {")
     assert written.endswith(b"}\n\n")
     assert json.loads(written[6:]) == {"text": "zwei\nZeilen ä"}
-
-
-def test_the_chunk_with_a_finish_reason_is_final() -> None:
-    chunks = (text_chunk("a"), finish_chunk(), chunk(usage={}))
-    assert [bool(first_choice(each).get("finish_reason")) for each in chunks] == [
-        False,
-        True,
-        False,
-    ]

@@ -58,10 +58,6 @@ def test_signed_thinking_goes_back_beside_text_and_calls() -> None:
     }
 
 
-def test_a_message_without_thinking_is_as_ever() -> None:
-    assert encode_litellm_message(RathLLMMessage("user", "q")) == {"role": "user", "content": "q"}
-
-
 @pytest.mark.parametrize(
     ("name", "field"),
     [

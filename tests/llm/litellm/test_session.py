@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -25,12 +25,6 @@ pytestmark = [
 
 THOUGHT = anthropic_replies.thinking("Ulm, then.", "signed")
 CALL = anthropic_replies.tool_use("weather", {"key": "Ulm"})
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
 
 
 def tell_weather(_: Session, arguments: Mapping[str, Any]) -> str:

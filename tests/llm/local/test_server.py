@@ -190,17 +190,6 @@ def test_model_calls_the_tool_that_it_is_told_to_use(
 
 @needs_model
 @patient
-def test_tool_call_arrives_in_a_stream(client: httpx.Client) -> None:
-    deltas = stream_deltas(client, {"messages": [SYSTEM, QUESTION], "tools": [WORD_COUNT]})
-    calls = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
-    assert calls[0]["name"] == "word_count"
-    assert json.loads("".join(call.get("arguments", "") for call in calls)) == {
-        "text": "OpenRath makes agent clusters traceable."
-    }
-
-
-@needs_model
-@patient
 @pytest.mark.parametrize("others", [[], BUILT_IN], ids=["alone", "among-the-built-in"])
 def test_result_of_the_tool_is_answered_in_a_sentence(
     client: httpx.Client, others: list[Message]

@@ -35,17 +35,34 @@ def body_of(asked: RathLLMChatRequest, *, streaming: bool = False) -> dict[str, 
     return decoded
 
 
-def test_only_what_is_set_is_sent() -> None:
-    assert to_create_kwargs(request(), default_model=None) == {
-        "model": "m",
-        "messages": [{"role": "user", "content": "hi"}],
-        "stream": False,
-    }
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({}, {}),
+        ({"temperature": 0.0, "store": False, "seed": 0}, None),
+        (
+            {"temperature": 0.1, "extra_create_args": {"temperature": 0.9, "top_k": 3}},
+            {"temperature": 0.9, "top_k": 3},
+        ),
+    ],
+    ids=["nothing", "falsy", "extra"],
+)
+def test_only_what_is_set_is_sent(fields: dict[str, Any], sent: dict[str, Any] | None) -> None:
+    plain = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": False}
+    arguments = to_create_kwargs(request(**fields), default_model=None)
+    assert arguments == plain | (fields if sent is None else sent)
 
 
-def test_falsy_values_are_set() -> None:
-    arguments = to_create_kwargs(request(temperature=0.0, store=False, seed=0), default_model=None)
-    assert (arguments["temperature"], arguments["store"], arguments["seed"]) == (0.0, False, 0)
+@pytest.mark.parametrize(
+    ("extra", "options"),
+    [
+        ({}, {"include_usage": True}),
+        ({"stream_options": {"include_usage": False}}, {"include_usage": False}),
+    ],
+)
+def test_a_stream_asks_for_its_usage(extra: dict[str, Any], options: dict[str, Any]) -> None:
+    arguments = to_create_kwargs_stream(request(extra_create_args=extra), default_model=None)
+    assert (arguments["stream"], arguments["stream_options"]) == (True, options)
 
 
 def test_messages_hold_what_they_use() -> None:
@@ -110,12 +127,6 @@ def test_description_and_strict_are_sent_when_set() -> None:
     assert (sent["function"]["description"], sent["function"]["strict"]) == ("what it does", False)
 
 
-def test_extra_arguments_win() -> None:
-    asked = request(temperature=0.1, extra_create_args={"temperature": 0.9, "top_k": 3})
-    arguments = to_create_kwargs(asked, default_model=None)
-    assert (arguments["temperature"], arguments["top_k"]) == (0.9, 3)
-
-
 def test_extra_arguments_cannot_stream() -> None:
     asked = request(extra_create_args={"stream": True})
     with pytest.raises(ValueError, match="stream"):
@@ -126,17 +137,6 @@ def test_extra_arguments_cannot_stream() -> None:
         to_create_kwargs(request(extra_create_args={"stream": False}), default_model=None)["stream"]
         is False
     )
-
-
-def test_a_stream_asks_for_its_usage() -> None:
-    arguments = to_create_kwargs_stream(request(), default_model=None)
-    assert (arguments["stream"], arguments["stream_options"]) == (True, {"include_usage": True})
-
-
-def test_given_stream_options_stay() -> None:
-    asked = request(extra_create_args={"stream_options": {"include_usage": False}})
-    arguments = to_create_kwargs_stream(asked, default_model=None)
-    assert arguments["stream_options"] == {"include_usage": False}
 
 
 def test_a_model_is_required() -> None:

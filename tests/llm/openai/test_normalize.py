@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion
 
 from rath.errors import ProviderError, ProviderProtocolError, RateLimitError
 from rath.llm import RathLLMStreamDelta, RathLLMTokenUsage
+from rath.llm.errors import retry_verdict
 from rath.llm.openai import normalize_chat_completion
 from rath.llm.openai.normalize import OpenAIChunkDecoder, chunk_to_deltas, decode_completion
 from rath.llm.stream import StreamFold
@@ -129,6 +130,25 @@ def test_deepseek_counts_of_the_cache_are_read() -> None:
     assert response.usage == RathLLMTokenUsage(9, 1, 10, None, {"cached_tokens": 8})
 
 
+@pytest.mark.parametrize(
+    ("payload", "is_retried"),
+    [
+        ({"type": "error"}, False),
+        ({"type": "error", "error": "it broke"}, False),
+        ({"type": "error", "error": "overloaded, try again"}, True),
+        ({"error": {"message": "it broke"}}, False),
+        ({"error": {"message": "it broke", "code": "odd"}}, True),
+        ({"error": {"message": "it broke", "type": "server_error"}}, True),
+    ],
+)
+def test_an_error_without_a_code_is_retried_only_when_overloaded(
+    payload: dict[str, Any], is_retried: bool
+) -> None:
+    with pytest.raises(ProviderError) as caught:
+        decode_completion(payload, ASKED)
+    assert (retry_verdict(caught.value) is True) == is_retried
+
+
 def test_an_answer_without_choices_breaks_the_protocol() -> None:
     with pytest.raises(ProviderProtocolError, match="without any choices"):
         decode_completion({"id": "x", "choices": []}, ASKED)
@@ -244,8 +264,10 @@ def test_a_code_that_is_no_status_is_not_taken_for_one(code: int) -> None:
         ({"message": "m", "type": "overloaded_error"}, 529),
         ({"message": "m", "type": "rate_limit_error", "code": "x"}, 429),
         ({"message": "m", "code": 402}, 402),
-        ({"message": "m"}, 500),
-        ("m", 500),
+        ({"message": "m", "type": "odd"}, 500),
+        ({"message": "m"}, 200),
+        ({"message": "m: the server is Overloaded"}, 529),
+        ("m", 200),
     ],
 )
 def test_an_error_in_a_stream_is_raised(error: object, status: int) -> None:

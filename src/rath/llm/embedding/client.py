@@ -11,7 +11,7 @@ import sys
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Self, cast
@@ -25,10 +25,9 @@ from rath.errors import ProviderProtocolError
 from rath.llm.body import to_json
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMTokenUsage, count_of, fields_of
 from rath.llm.credentials import RequestTarget, default_entry, entry_for
-from rath.llm.errors import answer_error, protocol_error
+from rath.llm.errors import ModelLister, answer_error, protocol_error
 from rath.llm.evidence import CallEvidence, CallRecorder, JsonValue
-from rath.llm.one_shot import OneShotClient, PurposeEndpoint, check_fields, from_entry
-from rath.llm.provider import ConfigEntry
+from rath.llm.one_shot import OneShotClient, PurposeEndpoint, PurposeProvider
 
 DEFAULT_EMBEDDING_MODEL = "text-embedding-3-small"
 """OpenAI's model, where a config names none."""
@@ -38,7 +37,7 @@ LOCAL_EMBEDDING_MODEL = "all-MiniLM-L6-v2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class EmbeddingProvider:
+class EmbeddingProvider(PurposeProvider):
     """Names an embedding model and an endpoint.
 
     Endpoint and key are looked up when a client is made, if they are None here: in the
@@ -49,29 +48,16 @@ class EmbeddingProvider:
         ValueError: There is no model, or a number is out of its range.
     """
 
-    model: str
-    base_url: str | None = None
-    api_key: str | None = None
+    _noun: ClassVar[str] = "an embedding model"
+
     dimensions: int | None = None
     """Length of the vectors, for models that can give shorter ones; the model's own by default."""
-
-    retry_max_attempts: int | None = None
-    """Tries in all, the first one included; 4 by default."""
-
-    retry_base_seconds: float | None = None
-    """Wait before the second try, doubled before each further one; 0.5 by default."""
-
-    timeout: float | None = None
-    """Seconds for one request; 300 by default."""
 
     provider_kind: str | None = None
     """Who embeds: "openai", the default, or "local" for a model inside the process."""
 
-    config_entry: ConfigEntry | None = field(default=None, compare=False)
-    """Set by `from_config`."""
-
     def __post_init__(self) -> None:
-        check_fields(self, "an embedding model")
+        PurposeProvider.__post_init__(self)  # a class with slots is made twice
         size: object = self.dimensions
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise ValueError(f"dimensions must be a whole number of at least 1, not {size!r}")
@@ -110,12 +96,9 @@ class EmbeddingProvider:
             # A key is bound to its vendor: that of another one is of no use here.
             if found is None or found[0].provider_kind != "openai":
                 return replace(cls(model=model), **overrides)
-        return from_entry(
-            found, cls, overrides, model=model, provider_kind=None if kind == "openai" else kind
+        return cls._of_entry(
+            found, overrides, model=model, provider_kind=None if kind == "openai" else kind
         )
-
-    def __repr__(self) -> str:
-        return self.model
 
 
 Vector = tuple[float, ...]
@@ -250,6 +233,9 @@ class EmbeddingClient(OneShotClient[EmbeddingProvider]):
     at_once: ClassVar[int] = 4
     """Requests that one call of `embed` has under way; a guess that fills a connection or two."""
 
+    list_models: ModelLister | None = None
+    """Asks the endpoint for its models, where it can be asked."""
+
     def __init__(self, provider: EmbeddingProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
 
@@ -287,7 +273,12 @@ class EmbeddingClient(OneShotClient[EmbeddingProvider]):
                 batch = EmbeddingBatch(part, to_json({"input": list(part), **parameters}))
                 call = self._open_call(batch.body, parameters)
                 try:
-                    reply = await self._complete(call, lambda: self.ask(batch, call))
+                    reply = await self.complete_call(
+                        call,
+                        lambda: self.ask(batch, call),
+                        self.route(),
+                        list_models=self.list_models,
+                    )
                     call.served.model = reply.model
                     # As far as evidence goes, it is an answer without choices.
                     model = reply.model or self.provider.model
@@ -345,6 +336,7 @@ class RathOpenAIEmbeddingClient(EmbeddingClient):
     def __init__(self, provider: EmbeddingProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
         self._endpoint = PurposeEndpoint(provider, purpose="embedding", path="/embeddings")
+        self.list_models = self._endpoint.models
 
     def parameters(self) -> Mapping[str, JsonValue]:
         size = self.provider.dimensions

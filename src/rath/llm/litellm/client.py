@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rath._async.retry import Sleep
 from rath.config.env import env_value
-from rath.config.secrets import looks_secret
+from rath.config.redaction import looks_secret
 from rath.errors import MissingExtra
 from rath.llm import credentials
 from rath.llm.body import BodyWriter, encode_message
@@ -130,7 +130,7 @@ class RathLiteLLMChatClient(CompletionsClient):
         return LiteLLMChunkDecoder(target)
 
     async def connect(self, target: credentials.RequestTarget) -> Transport:
-        return (await _connections.get(self._target)).wire(target)
+        return (await _connections.get(self._target)).transport(target)
 
 
 def refuse_call_settings(extra: Mapping[str, Any]) -> None:

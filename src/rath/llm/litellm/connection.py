@@ -17,7 +17,6 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
 from typing import Any, cast
 
 import httpx
@@ -26,8 +25,7 @@ import openai
 from rath._async.runtime import runtime
 from rath._core.options import Sourced
 from rath._core.text import one_line_preview
-from rath.config.redaction import cause_without, guard_logs, redact
-from rath.config.secrets import looks_secret
+from rath.config.redaction import Redactor, guard_logs, looks_secret
 from rath.errors import AuthenticationError, ProviderError, ProviderProtocolError
 from rath.llm import errors
 from rath.llm.credentials import RequestTarget, credential_digest
@@ -101,16 +99,16 @@ class LiteLLMConnection:
         if target.api_key:
             self.credential = credential_digest(Sourced(target.api_key, target.key_origin))
 
-    def wire(self, target: RequestTarget) -> LiteLLMWire:
+    def transport(self, target: RequestTarget) -> LiteLLMTransport:
         """Return the way for one draft."""
-        return LiteLLMWire(self, target)
+        return LiteLLMTransport(self, target)
 
     async def aclose(self) -> None:
         """Do nothing: LiteLLM keeps the connections, and closes them at exit."""
 
 
-class LiteLLMWire:
-    """Calls with the timeout and the words of one draft; see `Wire`."""
+class LiteLLMTransport:
+    """Calls with the timeout and the words of one draft; see `Transport`."""
 
     def __init__(self, connection: LiteLLMConnection, target: RequestTarget) -> None:
         self._target = connection.target
@@ -131,7 +129,7 @@ class LiteLLMWire:
             async with asyncio.timeout(self._request.timeout):
                 content = await runtime().call_on_user_loop(call)
         except MAPPED as exc:
-            raise map_error(exc, self._request) from _shown_cause(exc, self._request)
+            raise map_error(exc, self._request) from _redactor(self._request).cause(exc)
         return WireReply.redacted(200, content, self._request)
 
     @asynccontextmanager
@@ -152,7 +150,7 @@ class LiteLLMWire:
             async with asyncio.timeout(min(self._request.timeout, _LISTING_SECONDS)):
                 names = await runtime().call_in_worker(self._list_models)
         except MAPPED as exc:
-            raise map_error(exc, self._request) from _shown_cause(exc, self._request)
+            raise map_error(exc, self._request) from _redactor(self._request).cause(exc)
         if not names:
             raise ProviderProtocolError(
                 f"LiteLLM cannot list the models of {self._request.name}",
@@ -183,7 +181,7 @@ class LiteLLMWire:
 
 
 class LiteLLMStream:
-    """A streamed answer on its way from the user loop to the runtime's; see `RawStream`."""
+    """A streamed answer on its way from the user loop to the runtime's; see `ReplyStream`."""
 
     status = 200
     content_type = "text/event-stream"
@@ -220,7 +218,7 @@ class LiteLLMStream:
         if item is None:
             return b""
         if isinstance(item, MAPPED):
-            raise map_error(item, self._request) from _shown_cause(item, self._request)
+            raise map_error(item, self._request) from _redactor(self._request).cause(item)
         raise item
 
     async def drain(self) -> None:
@@ -325,19 +323,15 @@ def _from_status(response: Any, exc: BaseException, target: RequestTarget) -> Pr
     return errors.status_error(target, response.status_code, text, code=code, wait=wait)
 
 
-def _shown_cause(exc: Exception, target: RequestTarget) -> Exception | None:
-    """Return `exc` as a cause unless what a traceback shows of it repeats a key."""
-    return cause_without(exc, partial(_masked, target=target))
-
-
 def _preview(message: object, target: RequestTarget) -> str:
-    return one_line_preview(_masked(str(message), target), _MAX_MESSAGE)
+    return one_line_preview(_redactor(target).text(str(message)), _MAX_MESSAGE)
 
 
-def _masked(text: str, target: RequestTarget) -> str:
+def _redactor(target: RequestTarget) -> Redactor:
     """Hide the key, and those of the environment that LiteLLM may have found by itself."""
-    text = target.redactor.text(text)
-    for name, value in os.environ.items():
-        if len(value) >= _MIN_SECRET and looks_secret(name):
-            text = redact(text, value)
-    return text
+    found = (
+        value
+        for name, value in os.environ.items()
+        if len(value) >= _MIN_SECRET and looks_secret(name)
+    )
+    return Redactor((*target.redactor.secrets, *found))

@@ -239,19 +239,19 @@ class RathLocalChatClient(CompletionsClient):
             secret=server.api_key,
         )
         transport = await open_transport(endpoint, known)
-        return _LocalWire(transport, target.model, runtime_version=server.runtime_version)
+        return _LocalTransport(transport, target.model, runtime_version=server.runtime_version)
 
 
-class _LocalWire:
-    """A wire to the server in this process; what counts there is the runtime, not the SDK."""
+class _LocalTransport:
+    """The way to the server in this process; what counts there is the runtime, not the SDK."""
 
-    def __init__(self, wire: Transport, model: str, *, runtime_version: str) -> None:
-        self.post = wire.post
-        self.stream = wire.stream
-        self._listed = wire.models
+    def __init__(self, inner: Transport, model: str, *, runtime_version: str) -> None:
+        self.post = inner.post
+        self.stream = inner.stream
+        self._listed = inner.models
         self._model = model
-        self.endpoint = wire.endpoint
-        self.credential = wire.credential
+        self.endpoint = inner.endpoint
+        self.credential = inner.credential
         self.sdk_version: str | None = runtime_version
 
     async def models(self) -> tuple[str, ...]:
