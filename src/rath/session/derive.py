@@ -18,7 +18,13 @@ from rath.session.bindings import Bindings, Placement
 from rath.session.body import Body, branched, delegated, derived, merged
 from rath.session.chunk import ChunkTable, user_text_chunk
 from rath.session.files.changes import here_of, plan_undo
-from rath.session.files.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze, origin_above
+from rath.session.files.session_files import (
+    CopyOrigin,
+    MergeOrigin,
+    UndoOrigin,
+    freeze,
+    origin_above,
+)
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance, note_content, stamped
@@ -36,11 +42,11 @@ _log = logging.getLogger("rath.session")
 
 # Only where a program is resumed.
 _find_derivation = lazy_function("rath.session.programs", "find_derivation")
-_keep_derivation = lazy_function("rath.session.saving", "keep_derivation")
+_keep_derivation = lazy_function("rath.session.loading", "keep_derivation")
 
 
 def keep_derivation(session: Branching) -> None:
-    """Store a derivation where every session is stored; see `rath.session.saving`."""
+    """Store a derivation where every session is stored; see `rath.session.loading`."""
     around = recording_store() or current_source()
     if around is not None or is_autosaving_lately():
         _keep_derivation(session)

@@ -49,8 +49,8 @@ from rath.session.record import Entry, Record, evidence_of, last_text
 from rath.session.tooling import Tool
 
 # They are written against the class.
-_add_late = lazy_function("rath.session.saving", "add_late")
-_save = lazy_function("rath.session.saving", "save")
+_add_late = lazy_function("rath.session.loading", "add_late")
+_save = lazy_function("rath.session.loading", "save")
 _load_stored = lazy_function("rath.session.loading", "load_stored")
 _replay_session = lazy_function("rath.session.run.replay", "replay_session")
 

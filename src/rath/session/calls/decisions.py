@@ -34,7 +34,7 @@ S = TypeVar("S", bound=SessionLike)
 
 
 # Loads what writes logs, where anything is decided.
-_require_waiting = lazy_function("rath.session.log.open_logs", "require_waiting")
+_require_waiting = lazy_function("rath.session.log.ancestors", "require_waiting")
 
 
 class Deciding:

@@ -18,13 +18,11 @@ from msgspec import structs
 from rath.errors import PersistenceError
 from rath.session.events import AncestorRange, Event, Header, Row
 from rath.session.graph.kind import LineageKind
-from rath.session.log.build import LoadedSession, built_from
+from rath.session.log.build import LoadedSession, LogSource, built_from, needed_by
 from rath.session.log.files import FileStore
 from rath.session.log.format import Encoder
-from rath.session.log.parsed import LogSource, needed_by
-from rath.session.log.paths import checked_id
 from rath.session.log.reader import LineReader, read_lines
-from rath.session.log.store import SessionStore, default_store
+from rath.session.log.store import SessionStore, checked_id, default_store
 from rath.session.record import Operation
 
 __all__ = ["delete_session", "prunable_sessions", "prune_sessions"]

@@ -12,10 +12,17 @@ from rath._core.blobs import Blob
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.log import index
-from rath.session.log.build import LoadedSession, build
-from rath.session.log.parsed import LogSource, ParsedLog, closure, missing, needed_by, read_together
-from rath.session.log.paths import checked_id
-from rath.session.log.store import SessionStore
+from rath.session.log.build import (
+    LoadedSession,
+    LogSource,
+    ParsedLog,
+    build,
+    closure,
+    missing,
+    needed_by,
+    read_together,
+)
+from rath.session.log.store import SessionStore, checked_id
 from rath.session.log.writer import LogExtent, lost_lines
 from rath.session.record import Entry, ToolRun
 

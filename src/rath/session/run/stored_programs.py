@@ -15,16 +15,21 @@ from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.graph.recording import Edge, Provenance
-from rath.session.loading import session_of
-from rath.session.log.build import LoadedSession, build
-from rath.session.log.open_logs import begin, open_logs_of, started_sessions, writers_of
-from rath.session.log.parsed import LogSource, ParsedLog, closure, read_together
+from rath.session.loading import remember_loaded, session_of
+from rath.session.log.ancestors import begin, open_logs_of, started_sessions, writers_of
+from rath.session.log.build import (
+    LoadedSession,
+    LogSource,
+    ParsedLog,
+    build,
+    closure,
+    read_together,
+)
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.open_calls import open_calls, own_operation
 from rath.session.operation import Place
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspended
-from rath.session.run.approvals import pass_on as pass_on
-from rath.session.saving import remember_loaded
+from rath.session.run.hook_calls import pass_on as pass_on
 from rath.session.scope import CancelledRuns, RecordedSession, current_source, resuming_from
 from rath.session.session import Session
 

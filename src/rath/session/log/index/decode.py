@@ -9,6 +9,7 @@ from uuid import UUID
 from rath._core.text import valid_unicode
 from rath.errors import SessionDamaged
 from rath.llm.evidence import CallEvidence
+from rath.session.log.build import ParsedLog, parse_log
 from rath.session.log.index.database import (
     OUTCOME_STATES,
     CallPrice,
@@ -17,7 +18,6 @@ from rath.session.log.index.database import (
     RowRange,
     RowText,
 )
-from rath.session.log.parsed import ParsedLog, parse_log
 from rath.session.log.reader import read_lines
 from rath.session.outcome import NeedsDecision
 from rath.session.record import Entry, ModelCall, Operation, ToolRun
