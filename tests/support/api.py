@@ -11,6 +11,7 @@ from rath.session import record as record_module
 from rath.session.autosave import is_autosaving as is_autosaving
 from rath.session.autosave import is_autosaving_lately as is_autosaving_lately
 from rath.session.autosave import look_again as look_again
+from rath.session.base import with_late as with_late
 from rath.session.body import Body as Body
 from rath.session.body import Unfinished as Unfinished
 from rath.session.body import sum_costs as sum_costs
@@ -36,7 +37,6 @@ from rath.session.content import decode_content as decode_content
 from rath.session.content import encode_content as encode_content
 from rath.session.content import encode_result as encode_result
 from rath.session.content import rows_digest as rows_digest
-from rath.session.derive import with_late as with_late
 from rath.session.events import Event as Event
 from rath.session.files.changes import net_changes as net_changes
 from rath.session.files.merge import Merge as Merge

@@ -18,9 +18,9 @@ from rath.backend.effects import observe_effects
 from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
+from rath.session.base import SessionBase
 from rath.session.content import encode_result, full_blob
 from rath.session.files.changes import Step, here_of, inner_operations, line_of
-from rath.session.open_calls import SessionLike
 from rath.session.operation import Place, next_place
 from rath.session.record import (
     CHECK_ORIGIN,
@@ -52,13 +52,13 @@ class VerdictStatus:
     """What happened since, None while it is not stale."""
 
 
-class Checking:
+class Checking(SessionBase):
     """The checks of a session's work, recorded as verdicts."""
 
     __slots__ = ()
 
     def check(
-        self: SessionLike,
+        self,
         name: str,
         cmd: str | Sequence[str],
         *,
@@ -109,7 +109,7 @@ class Checking:
         return verdict
 
     @property
-    def verdicts(self: SessionLike) -> tuple[VerdictStatus, ...]:
+    def verdicts(self) -> tuple[VerdictStatus, ...]:
         """The verdicts in the record, in order, and which of them the record shows to be stale.
 
         One is stale as soon as a call after it changed files or may have done so. What somebody
@@ -117,7 +117,7 @@ class Checking:
         """
         return _verdicts(self)
 
-    def is_current(self: SessionLike, verdict: Verdict) -> bool:
+    def is_current(self, verdict: Verdict) -> bool:
         """Tell whether a verdict speaks of the files as they are now; looks at them, and waits.
 
         Raises:
@@ -135,7 +135,7 @@ class Checking:
         return None in (digest, verdict.workspace_digest) or digest == verdict.workspace_digest
 
 
-def _verdicts(session: SessionLike) -> tuple[VerdictStatus, ...]:
+def _verdicts(session: SessionBase) -> tuple[VerdictStatus, ...]:
     record = session.record
     line = line_of(record, here_of(session.placement)).current
     standing = {step.entry.id: at for at, step in enumerate(line)}

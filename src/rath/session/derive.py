@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, get_args
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function
 from rath.llm.image import ImageSource
-from rath.llm.provider import Provider
 from rath.session.autosave import is_autosaving_lately
-from rath.session.bindings import Bindings, Placement
+from rath.session.base import SessionBase
+from rath.session.bindings import Placement
 from rath.session.body import Body, branched, delegated, derived, merged
 from rath.session.chunk import ChunkTable, user_text_chunk
 from rath.session.files.changes import here_of, plan_undo
@@ -26,10 +25,9 @@ from rath.session.files.session_files import (
     origin_above,
 )
 from rath.session.graph.kind import LineageKind
-from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance, note_content, stamped
+from rath.session.graph.recording import PARENT_ROWS, Edge, note_content, stamped
 from rath.session.operation import Place
-from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
+from rath.session.record import Operation, OperationKind, ToolRun, Workspace
 from rath.session.scope import (
     RecordedSession,
     collect_session,
@@ -79,52 +77,14 @@ class _Derivation(NamedTuple):
     """The rows of the session, where they are not those of a parent."""
 
 
-class Branching(Bindings):
+class Branching(SessionBase):
     """How a session makes others; each costs the same whatever the length of the session.
 
     What is made is lazy where its input is. It has the files of its parent, in the same place
     unless it is given a workspace of its own.
     """
 
-    __slots__ = ("_cell", "_id", "_late", "_lineage", "_provenance")
-
-    @classmethod
-    def from_body(
-        cls,
-        body: Deferred[Body],
-        provenance: Provenance,
-        *,
-        id: UUID | None = None,
-        placement: Placement | None = None,
-        provider: Provider | None = None,
-        lineage: SessionLineage | None = None,
-    ) -> Self:
-        """Return a session over content that is there or still being made."""
-        session = cls.__new__(cls)
-        content = (body, provenance, placement or Placement(), provider, lineage)
-        session._set(id or uuid4(), *content)  # noqa: SLF001  # a constructor of the same class
-        return session
-
-    def _set(
-        self,
-        id: UUID,
-        cell: Deferred[Body],
-        provenance: Provenance,
-        placement: Placement,
-        provider: Provider | None,
-        lineage: SessionLineage | None = None,
-    ) -> None:
-        self._id = id
-        self._cell = cell
-        self._provenance = provenance
-        self._late: Record | None = None
-        self._lineage = lineage
-        Bindings.__init__(self, placement, provider)
-
-    @property
-    def id(self) -> UUID:
-        """Identity of the session, and of its file."""
-        return self._id
+    __slots__ = ()
 
     def fork(self, *, workspace: Literal["share", "copy"] = "share") -> Self:
         """Return a branch: same rows, a child of this session.
@@ -297,39 +257,6 @@ class Branching(Bindings):
         )
         return self._new_session(plan, partial(delegated, rows, self.inheritor()), self._cell)
 
-    @property
-    def provenance(self) -> Provenance:
-        """Operation and parents that this session came from."""
-        return self._provenance
-
-    @property
-    def lineage(self) -> SessionLineage | None:
-        """The documented DTO: user and agent session of the run that made this one, or None."""
-        return self._lineage
-
-    @property
-    def body(self) -> Deferred[Body]:
-        """The content cell, for code that awaits it on the runtime."""
-        return self._cell
-
-    def taking_over(self, late: Record | None) -> Self:
-        """Take over late entries that were added to the same content before; returns itself."""
-        self._late = late
-        return self
-
-    def as_parent(self) -> Edge:
-        """Return the edge by which a derived session knows this one."""
-        place = self._placement.whereabouts
-        return Edge(self.id, self._cell, self._provenance, self._late, place)
-
-    def inherited(self, body: Body) -> Body:
-        """Return `body`, this session's content, with the late entries that came since."""
-        return with_late(self._late, body)
-
-    def inheritor(self) -> Callable[[Body], Body]:
-        """Return `inherited` as it is now, without holding this session."""
-        return partial(with_late, self._late)
-
     def frozen_files(self, operation: str) -> CopyOrigin:
         """Return the files of this session, frozen now or when its run has ended.
 
@@ -400,11 +327,6 @@ def _placement_of(plan: _Derivation, before: RecordedSession | None) -> Placemen
     if before is None or plan.workspace == "share":
         return plan.placement
     return before.placed(plan.placement).share()
-
-
-def with_late(late: Record | None, body: Body) -> Body:
-    """Return a session's content with the record that late entries have made longer."""
-    return body if late is None else replace(body, record=late)
 
 
 def _as_it_is(body: Body) -> Body:

@@ -16,7 +16,6 @@ from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.evidence import Exchange
 from rath.session.bindings import Placement
 from rath.session.body import Body, cancelled_body
-from rath.session.calls.decisions import waiting_outcome
 from rath.session.calls.requests import Context
 from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.chunk import ChunkRow, ChunkTable
@@ -33,7 +32,13 @@ from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Edge, Provenance, stamped
 from rath.session.log.ancestors import alias, claim, is_superseded, latest_run
-from rath.session.open_calls import OpenCall, entries_since, open_calls, own_operation
+from rath.session.open_calls import (
+    OpenCall,
+    entries_since,
+    open_calls,
+    own_operation,
+    waiting_outcome,
+)
 from rath.session.operation import Place
 from rath.session.outcome import Cancelled, Completed, NeedsDecision, Suspended
 from rath.session.record import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from os import PathLike
-from typing import Literal, Protocol
+from typing import Literal
 from uuid import UUID, uuid4
 
 from rath._async.deferred import Deferred
@@ -20,6 +20,7 @@ from rath.backend.changes import EffectPolicy, FileState, Manifest, manifest_dig
 from rath.backend.effects import FileEffect
 from rath.backend.snapshots import FrozenWorkspace, NewFile, Origin, Seed
 from rath.errors import BackendError
+from rath.session.base import SessionBase
 from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
@@ -324,20 +325,6 @@ def _has_ignored(changes: Sequence[FileEffect], policy: EffectPolicy) -> bool:
     return any(not policy.ignore.isdisjoint(change.path.split("/")) for change in changes)
 
 
-class _WithFiles(Protocol):
-    """The part of a session that its file changes are read from."""
-
-    @property
-    def id(self) -> UUID: ...
-
-    @property
-    def chunk_table(self) -> ChunkTable: ...
-    @property
-    def record(self) -> Record: ...
-    @property
-    def placement(self) -> Placement: ...
-
-
 class SessionFiles:
     """The file changes of a session; `session.files` gives it.
 
@@ -354,7 +341,7 @@ class SessionFiles:
 
     __slots__ = ("_session",)
 
-    def __init__(self, session: _WithFiles) -> None:
+    def __init__(self, session: SessionBase) -> None:
         self._session = session
 
     def effects(
