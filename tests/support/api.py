@@ -40,6 +40,8 @@ from rath.session.content import rows_digest as rows_digest
 from rath.session.events import Event as Event
 from rath.session.files.changes import net_changes as net_changes
 from rath.session.files.merge import Merge as Merge
+from rath.session.files.merge import all_or_none as all_or_none
+from rath.session.files.merge import apply_changes as apply_changes
 from rath.session.files.merge import merge_trees as merge_trees
 from rath.session.graph.recording import LineageStamp as LineageStamp
 from rath.session.graph.recording import lineage_extras_to_jsonable as lineage_extras_to_jsonable

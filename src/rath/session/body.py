@@ -95,7 +95,7 @@ def sum_costs(entries: Iterable[Entry], *, given_tokens: int = 0) -> CostSum:
             n_priced += 1
         elif evidence.usage is not None:
             unpriced[model_of(evidence)] += 1
-        elif evidence.was_sent and not _was_refused(evidence):
+        elif evidence.was_sent and not was_refused(evidence):
             uncounted[model_of(evidence)] += 1
     return CostSum(usd, n_priced, _sorted(unpriced), _sorted(uncounted), given_tokens)
 
@@ -105,7 +105,7 @@ def model_of(evidence: CallEvidence) -> str:
     return evidence.served_model or evidence.requested_model or evidence.provider_kind
 
 
-def _was_refused(evidence: CallEvidence) -> bool:
+def was_refused(evidence: CallEvidence) -> bool:
     """Tell whether every try ended with an error status of the endpoint."""
     tries = evidence.attempts
     return bool(tries) and all(one.status is not None for one in tries)

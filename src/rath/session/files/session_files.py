@@ -25,7 +25,6 @@ from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.content import ToolFeedback
-from rath.session.files.apply import apply_changes, contents_of
 from rath.session.files.changes import (
     CallEffect,
     EffectGap,
@@ -44,7 +43,15 @@ from rath.session.files.changes import (
     undone_effects,
 )
 from rath.session.files.diff import unified_diff
-from rath.session.files.merge import FileConflict, Merge, merge_effects, merge_in, merge_trees
+from rath.session.files.merge import (
+    FileConflict,
+    Merge,
+    apply_changes,
+    contents_of,
+    merge_effects,
+    merge_in,
+    merge_trees,
+)
 from rath.session.record import Operation, Record, ToolRun
 from rath.session.scope import current_replay
 

@@ -179,7 +179,7 @@ class AncestorWriter:
         session = complete.who.session
         log = self._store.read(session)
         if log is None or (
-            self._open_logs.is_outdated(session) and not _is_same(log, complete.body)
+            session in self._open_logs.outdated and not _is_same(log, complete.body)
         ):
             return None
         is_going_on = self._store.is_being_written(session)
@@ -219,7 +219,7 @@ class AncestorWriter:
             opening = partial(_reopened, size, size + written.n_torn)
         has_ended = session not in self._running
         write_complete(writer, opening, first, complete, has_ended=has_ended)
-        self._open_logs.renew(session)
+        self._open_logs.outdated.discard(session)
         return writer
 
 
@@ -455,7 +455,11 @@ class OpenLogs:
 
         self._writers: WeakKeyDictionary[Deferred[Any], LogWriter] = WeakKeyDictionary()
         self._by_session: WeakValueDictionary[UUID, LogWriter] = WeakValueDictionary()
-        self._outdated: set[UUID] = set()
+        self.outdated: set[UUID] = set()
+        """Sessions whose log is to be replaced by the next content of that session.
+
+        It stays until then: what was made of it stands on it, and somebody may know its id.
+        """
 
     def put(self, cell: Deferred[Any], writer: LogWriter) -> None:
         """Remember which log holds the content of `cell`."""
@@ -468,21 +472,6 @@ class OpenLogs:
         What a resumed program gives again is in the log of the content that it gives again.
         """
         return self._writers.get(original(cell))
-
-    def outdate(self, session: UUID) -> None:
-        """Note that the log of a session is to be replaced by the next content of that session.
-
-        It stays until then: what was made of it stands on it, and somebody may know its id.
-        """
-        self._outdated.add(session)
-
-    def is_outdated(self, session: UUID) -> bool:
-        """Tell whether the log of a session waits to be replaced."""
-        return session in self._outdated
-
-    def renew(self, session: UUID) -> None:
-        """Note that the log of a session is replaced."""
-        self._outdated.discard(session)
 
     def of_session(self, session: UUID) -> LogWriter | None:
         """Return the log of a session, None where none is known."""

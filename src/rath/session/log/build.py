@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import sha256
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Generic, Protocol, Self, TypeVar
 from uuid import UUID
@@ -206,8 +206,18 @@ def _build_one(
     content: ParsedLog, built: Mapping[UUID, LoadedSession], *, recover: bool
 ) -> LoadedSession:
     header = content.header
-    rows, no_rows = joined(header.rows, partial(_rows_of, built), _row_digest, "rows")
-    entries, no_entries = joined(header.entries, partial(_entries_of, built), _entry_id, "entries")
+    rows, no_rows = joined(
+        header.rows,
+        lambda each: built[each].rows if each in built else None,
+        attrgetter("digest"),
+        "rows",
+    )
+    entries, no_entries = joined(
+        header.entries,
+        lambda each: built[each].entries if each in built else None,
+        attrgetter("id.bytes"),
+        "entries",
+    )
     problem = no_rows or no_entries
     n_inherited = n_of_run = len(entries.items)
     outcome: Outcome = NeedsDecision(header.session, ())
@@ -225,13 +235,14 @@ def _build_one(
         if not recover:
             raise damage
     table, record = ChunkTable(rows.items), entries.items.prefix(n_of_run)
+    edges = tuple(_edge(header, parent, built.get(parent)) for parent in header.parents)
     return LoadedSession(
         content=content,
         rows=rows,
         entries=entries,
         n_of_run=n_of_run,
         cell=Deferred.of(Body(table, record, outcome, _prior_usage(content), content.unfinished)),
-        provenance=_provenance(header, built),
+        provenance=Provenance(header.operator, header.kind, edges, header.extras),
         problem=damage,
     )
 
@@ -246,11 +257,6 @@ def _before_its_summary(
         return rows
     user = built.get(parents[0])
     return rows if user is None else user.rows
-
-
-def _provenance(header: Header, built: Mapping[UUID, LoadedSession]) -> Provenance:
-    edges = tuple(_edge(header, parent, built.get(parent)) for parent in header.parents)
-    return Provenance(header.operator, header.kind, edges, header.extras)
 
 
 def _edge(header: Header, parent: UUID, loaded: LoadedSession | None) -> Edge:
@@ -352,24 +358,6 @@ def _miscounted(content: ParsedLog, n_rows: int, n_entries: int) -> PersistenceE
         f"the trailer counts {trailer.n_rows} rows and {trailer.n_entries} entries, and there are "
         f"{n_rows} and {n_entries}"
     )
-
-
-def _rows_of(built: Mapping[UUID, LoadedSession], session: UUID) -> Ranges[ChunkRow] | None:
-    loaded = built.get(session)
-    return None if loaded is None else loaded.rows
-
-
-def _entries_of(built: Mapping[UUID, LoadedSession], session: UUID) -> Ranges[Entry] | None:
-    loaded = built.get(session)
-    return None if loaded is None else loaded.entries
-
-
-def _row_digest(row: ChunkRow) -> bytes:
-    return row.digest
-
-
-def _entry_id(entry: Entry) -> bytes:
-    return entry.id.bytes
 
 
 def built_from(content: ParsedLog, source: LogSource) -> LoadedSession:

@@ -399,7 +399,7 @@ class CallHooks:
 
 
 def _request(prepared: CheckedCall, session: Session) -> CallRequest:
-    # A copy: what a hook changes in place is no word of it.
+    # A copy: what a hook or a rule changes in place is no word of it.
     return CallRequest(
         session=session,
         call_id=prepared.call.id,
@@ -489,13 +489,7 @@ async def to_be_allowed(
         offer = one.offer
         if one.refusal is not None or offer is None:
             continue
-        request = CallRequest(
-            session=session,
-            call_id=one.call.id,
-            tool=one.call.name,
-            # A copy: what a rule changes in place is no word of it.
-            arguments=copy.deepcopy(one.arguments or {}),
-        )
+        request = _request(one, session)
         # What a rule asks of agents has a place of its own, beside that of the tool.
         with call_scope(session.id, row, at), operation_scope("approval"):
             is_wanted = await _says_yes(offer.approval, request, offer.limit)

@@ -118,8 +118,8 @@ class RecordingPlan:
         if self.is_alone and isinstance(store, FileStore):
             return store.replace(session)
         log = store.read(session)
-        is_outdated = self.open_logs.is_outdated(session)
-        self.open_logs.renew(session)
+        is_outdated = session in self.open_logs.outdated
+        self.open_logs.outdated.discard(session)
         if log is not None and not log.is_finished:
             return store.reopen(session, 0, size=len(log.data))
         return log if log is not None and is_outdated else store.create(session)

@@ -58,7 +58,7 @@ class StoredSource:
             PersistenceError: It cannot be read.
             SessionDamaged: Its log, or that of one it came from, is not what was written.
         """
-        if open_logs_of(self.store).is_outdated(session):
+        if session in open_logs_of(self.store).outdated:
             return None
         try:
             loaded = self.session(session)
@@ -95,7 +95,7 @@ class StoredSource:
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew; its log stays until the new one takes its place."""
-        open_logs_of(self.store).outdate(session)
+        open_logs_of(self.store).outdated.add(session)
         with self._busy:
             for cache in (self._contents, self._sessions):
                 cache.pop(session, None)
