@@ -24,6 +24,7 @@ from rath.session.record import Entry, Record
 
 _add_late = lazy_function("rath.session.loading", "add_late")
 _late_lock = threading.Lock()
+"""Guards the few instructions in which late record entries are added."""
 
 
 class SessionBase(Bindings):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function
-from rath._core.text import one_line_preview, short_id
+from rath._core.text import short_id
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.image import ImageSource
@@ -21,12 +21,10 @@ from rath.session.checking import Checking
 from rath.session.chunk import (
     ChunkRow,
     ChunkTable,
-    readable_json,
-    show_images,
+    show_row,
     system_text_chunk,
     user_text_chunk,
 )
-from rath.session.content import AssistantTurn, SystemText, ToolFeedback, UserText
 from rath.session.derive import Branching
 from rath.session.events import GivenUsage
 from rath.session.files.session_files import SessionFiles
@@ -79,39 +77,14 @@ def _show_rows(table: ChunkTable) -> str:
     n_rows = len(table)
     if n_rows == 0:
         return "[]"
-    if n_rows <= 2 * EDGE_ROWS + 1:
-        lines = [_show_row(index, row) for index, row in enumerate(table)]
-    else:
-        lines = [_show_row(index, table[index]) for index in range(EDGE_ROWS)]
-        lines.append(f"... ({n_rows - 2 * EDGE_ROWS} chunks omitted) ...")
-        tail = range(n_rows - EDGE_ROWS, n_rows)
-        lines += [_show_row(index, table[index]) for index in tail]
+    indices = [*range(n_rows)]
+    if n_rows > 2 * EDGE_ROWS + 1:
+        indices[EDGE_ROWS:-EDGE_ROWS] = []
+    lines = [show_row(index, table[index], MAX_TEXT, MAX_ARGUMENTS) for index in indices]
+    if n_rows > len(lines):
+        lines.insert(EDGE_ROWS, f"... ({n_rows - len(lines)} chunks omitted) ...")
     return "[\n    " + ",\n    ".join(lines) + "\n  ]"
 
-
-def _show_row(index: int, row: ChunkRow) -> str:
-    match row.content:
-        case SystemText(text) | UserText(text):
-            preview = show_images(row.images, MAX_TEXT) + repr(one_line_preview(text, MAX_TEXT))
-        case AssistantTurn(text, calls):
-            parts = [] if text is None else [f"text={one_line_preview(text, MAX_TEXT)!r}"]
-            if calls:
-                listed = ", ".join(
-                    f"{call.name}({one_line_preview(call.arguments, MAX_ARGUMENTS)!r})"
-                    for call in calls
-                )
-                parts.append(f"tools=[{listed}]")
-            preview = ", ".join(parts) or "(empty)"
-        case ToolFeedback(call_id, name, body):
-            text = one_line_preview(readable_json(body), MAX_TEXT)
-            images = show_images(row.images, MAX_TEXT)
-            preview = f"{images}name={name!r}, id={call_id!r}, body={text!r}"
-        case other:
-            preview = repr(one_line_preview(str(dict(other.payload)), MAX_TEXT))
-    return f"[{index}] {row.kind_name}: {preview}"
-
-
-"""Guards the few instructions in which late record entries are added."""
 
 _INSTEAD = {
     "id": "give it at the start, Session(chunk_table, id=...)",

@@ -29,7 +29,13 @@ from rath.session.calls.requests import (
     offload,
     turn_request,
 )
-from rath.session.calls.results import CallResult, interrupted, recorded_call, skipped_call
+from rath.session.calls.results import (
+    CallResult,
+    CheckedCall,
+    interrupted,
+    recorded_call,
+    skipped_call,
+)
 from rath.session.chunk import ChunkRow, RowId, assistant_turn_chunk, user_text_chunk
 from rath.session.content import AssistantTurn, ToolCall, rows_digest
 from rath.session.events import Intent, PendingResult
@@ -363,14 +369,16 @@ class TurnCalls:
         hooks = self._rounds.hooks
         if hooks is None or not hooks.hooks.before_tool:
             return dict(here.calls)
-        prepared = await self._rounds.prepare_all([*here.calls.values()])
-        row, places = here.turn_row.index, [*here.calls]
-        hooked = await self._rounds.show(prepared, session, row=row, places=places)
-        return {
-            at: here.calls[at]
-            for at, one in zip(places, hooked, strict=True)
-            if one.refusal is None
-        }
+        hooked = await self._hooked(here.calls, session, here.turn_row.index)
+        return {at: here.calls[at] for at, one in hooked.items() if one.refusal is None}
+
+    async def _hooked(
+        self, calls: Mapping[int, ToolCall], session: Session, row: int
+    ) -> dict[int, CheckedCall]:
+        """Return calls as they would be made, after their hooks."""
+        prepared = await self._rounds.prepare_all([*calls.values()])
+        hooked = await self._rounds.show(prepared, session, row=row, places=[*calls])
+        return dict(zip(calls, hooked, strict=True))
 
     async def _to_be_allowed(self, here: Round, before: ResumePoint | None) -> list[int]:
         """Return which calls somebody must allow before any of the round is made."""
@@ -386,10 +394,8 @@ class TurnCalls:
         if not candidates:
             return []
         session, row = self._snapshot(), here.turn_row.index
-        prepared = await self._rounds.prepare_all([*candidates.values()])
         # What is asked about is what would be made.
-        hooked = await self._rounds.show(prepared, session, row=row, places=[*candidates])
-        hooked_calls = dict(zip(candidates, hooked, strict=True))
+        hooked_calls = await self._hooked(candidates, session, row)
         return await to_be_allowed(hooked_calls, rule, session, row=row)
 
     async def _suspend(self, suspending: Suspending) -> Outcome:
