@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, get_args
 from uuid import UUID
@@ -29,6 +29,7 @@ from rath.session.graph.recording import PARENT_ROWS, Edge, note_content, stampe
 from rath.session.operation import Place
 from rath.session.record import Operation, OperationKind, ToolRun, Workspace
 from rath.session.scope import (
+    DerivedKind,
     RecordedSession,
     collect_session,
     current_source,
@@ -52,6 +53,14 @@ def keep_derivation(session: Branching) -> None:
 
 MergedFiles = Literal["ours", "theirs", "three-way"]
 """Whose files a merged session has, in a workspace of its own."""
+
+
+_KINDS: Mapping[DerivedKind, LineageKind] = {
+    "fork": LineageKind.OP_FORK,
+    "detach": LineageKind.OP_DETACH,
+    "merge": LineageKind.OP_MERGE,
+    "delegate": LineageKind.OP_DELEGATE,
+}
 
 
 class _Derivation(NamedTuple):
@@ -101,16 +110,7 @@ class Branching(SessionBase):
         """
         if workspace not in ("share", "copy"):
             raise ValueError(f"unknown workspace {workspace!r}: expected 'share' or 'copy'")
-        place = derived_place("fork", self)
-        plan = _Derivation(
-            id=place.new_id(),
-            place=place,
-            operator="Session.fork",
-            kind=LineageKind.OP_FORK,
-            operation="fork",
-            parents=(self.as_parent(),),
-            placement=Placement() if workspace == "copy" else self._placement.share(),
-        )
+        plan = self._plan("fork", placement=Placement() if workspace == "copy" else None)
         if workspace == "copy":
             origin = self.frozen_files("a fork with a workspace of its own")
             plan = plan._replace(
@@ -124,16 +124,7 @@ class Branching(SessionBase):
 
     def detach(self) -> Self:
         """Return a session with the same rows and no parents, in the same sandbox."""
-        place = derived_place("detach", self)
-        plan = _Derivation(
-            id=place.new_id(),
-            place=place,
-            operator="Session.detach",
-            kind=LineageKind.OP_DETACH,
-            operation="detach",
-            parents=(),
-            placement=self._placement.share(),
-        )
+        plan = self._plan("detach")._replace(parents=())
         return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
 
     def merge(self, other: Self, *, files: MergedFiles | None = None) -> Self:
@@ -158,16 +149,7 @@ class Branching(SessionBase):
         if not isinstance(other, Branching):
             raise TypeError(f"merge needs another Session, not {type(other).__name__}")
         _require_one_backend(self._placement, other.placement, files)
-        place = derived_place("merge", self, other)
-        plan = _Derivation(
-            id=place.new_id(),
-            place=place,
-            operator="Session.merge",
-            kind=LineageKind.OP_MERGE,
-            operation="merge",
-            parents=(self.as_parent(), other.as_parent()),
-            placement=self._placement.share() if files is None else Placement(),
-        )
+        plan = self._plan("merge", other, placement=None if files is None else Placement())
         if files is not None:
             plan = self._with_merged_files(plan, other, files)
         derive = partial(merged, self.inheritor(), other.inheritor())
@@ -209,15 +191,8 @@ class Branching(SessionBase):
         content = self.inherited(self._cell.result())
         undo = plan_undo(content, call, session=self.id, gaps=gaps, here=here_of(self._placement))
         origin = UndoOrigin(self.frozen_files("an undo"), undo.changes)
-        place = derived_place("fork", self)
-        plan = _Derivation(
-            id=place.new_id(),
-            place=place,
+        plan = self._plan("fork", placement=self._placement.beginning_with(origin))._replace(
             operator="Session.undo",
-            kind=LineageKind.OP_FORK,
-            operation="fork",
-            parents=(self.as_parent(),),
-            placement=self._placement.beginning_with(origin),
             workspace="undo",
             undone=undo.call.id,
             origin=self.origin_of_files(),
@@ -240,22 +215,26 @@ class Branching(SessionBase):
         """
         if not isinstance(task, str):
             raise TypeError(f"a task is text, not {type(task).__name__}: {task!r:.80}")
-        place = derived_place("delegate", self)
-        session_id = place.new_id()
-        rows = ChunkTable().born_in(session_id, [user_text_chunk(task, images=images)])
+        plan = self._plan("delegate")
+        rows = ChunkTable().born_in(plan.id, [user_text_chunk(task, images=images)])
         content = self._cell.latest if self._cell.done() else None
-        plan = _Derivation(
-            id=session_id,
-            place=place,
-            operator="Session.delegate",
-            kind=LineageKind.OP_DELEGATE,
-            operation="delegate",
-            parents=(self.as_parent(),),
-            placement=self._placement.share(),
-            extras=() if content is None else ((PARENT_ROWS, len(content.table)),),
-            begins_with=rows,
-        )
+        extras = () if content is None else ((PARENT_ROWS, len(content.table)),)
+        plan = plan._replace(extras=extras, begins_with=rows)
         return self._new_session(plan, partial(delegated, rows, self.inheritor()), self._cell)
+
+    def _plan(
+        self, operation: DerivedKind, *others: Self, placement: Placement | None = None
+    ) -> _Derivation:
+        place = derived_place(operation, self, *others)
+        return _Derivation(
+            id=place.new_id(),
+            place=place,
+            operator=f"Session.{operation}",
+            kind=_KINDS[operation],
+            operation=operation,
+            parents=(self.as_parent(), *(other.as_parent() for other in others)),
+            placement=placement or self._placement.share(),
+        )
 
     def frozen_files(self, operation: str) -> CopyOrigin:
         """Return the files of this session, frozen now or when its run has ended.
