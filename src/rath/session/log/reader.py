@@ -41,6 +41,8 @@ from rath.session.record import (
     RecordEntry,
 )
 
+__all__ = ["LOST_END", "LineReader", "LogLines", "read_lines", "session_in"]
+
 FIRST_CHAINED = 2
 """The first version with checksums, whose logs take more lines."""
 
