@@ -55,11 +55,11 @@ MergedFiles = Literal["ours", "theirs", "three-way"]
 """Whose files a merged session has, in a workspace of its own."""
 
 
-_KINDS: Mapping[DerivedKind, LineageKind] = {
-    "fork": LineageKind.OP_FORK,
-    "detach": LineageKind.OP_DETACH,
-    "merge": LineageKind.OP_MERGE,
-    "delegate": LineageKind.OP_DELEGATE,
+_OPERATORS: Mapping[DerivedKind, tuple[str, LineageKind]] = {
+    "fork": ("Session.fork", LineageKind.OP_FORK),
+    "detach": ("Session.detach", LineageKind.OP_DETACH),
+    "merge": ("Session.merge", LineageKind.OP_MERGE),
+    "delegate": ("Session.delegate", LineageKind.OP_DELEGATE),
 }
 
 
@@ -226,15 +226,13 @@ class Branching(SessionBase):
         self, operation: DerivedKind, *others: Self, placement: Placement | None = None
     ) -> _Derivation:
         place = derived_place(operation, self, *others)
-        return _Derivation(
-            id=place.new_id(),
-            place=place,
-            operator=f"Session.{operation}",
-            kind=_KINDS[operation],
-            operation=operation,
-            parents=(self.as_parent(), *(other.as_parent() for other in others)),
-            placement=placement or self._placement.share(),
-        )
+        # Forks are many, and have one parent.
+        parents: tuple[Edge, ...] = (self.as_parent(),)
+        if others:
+            parents += tuple(other.as_parent() for other in others)
+        placement = placement or self._placement.share()
+        operator, kind = _OPERATORS[operation]
+        return _Derivation(place.new_id(), place, operator, kind, operation, parents, placement)
 
     def frozen_files(self, operation: str) -> CopyOrigin:
         """Return the files of this session, frozen now or when its run has ended.
