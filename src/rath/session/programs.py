@@ -544,22 +544,22 @@ def find_earlier_compression(
         return found
     content, has_failed = found.content, found.body.error() is not None
     operation = None if content is None else own_operation(content.record, found.id)
-    if content is None or (operation is None and (has_failed or _is_suspended(content))):
+    if content is None or (
+        operation is None and (has_failed or isinstance(content.outcome, Suspended))
+    ):
         discard_recorded(place)
         return None
     if operation is None:
         # The chain was at its budget, so that no model was asked: the rows are those of the input.
-        check = _input_check(content, place)
-        return replace(found, body=serve_recorded(found, cells, check))
+        expected = rows_digest(content.table)
+
+        def check_input(user: Body, _: Body) -> None:
+            check_equal(place, "the transcript", expected, rows_digest(user.table))
+
+        return replace(found, body=serve_recorded(found, cells, check_input))
     check = model_check(required_operation(found, "compress", place), place)
-    if not has_failed and not _compression_goes_on(content):
+    if not _goes_on(found, content):
         return replace(found, body=serve_recorded(found, cells, check))
-    return _compression_point(found, content, operation, check)
-
-
-def _compression_point(
-    found: RecordedSession, content: Body, operation: Operation, check: Callable[[Body, Body], None]
-) -> UnfinishedCompression:
     own_entries = entries_since(content.record, found.id)
     is_summed_up = any(
         isinstance(entry, Summary) and entry.operation == operation.operation
@@ -572,25 +572,12 @@ def _compression_point(
     )
 
 
-def _compression_goes_on(content: Body) -> bool:
-    """Tell whether a compression is not done."""
-    if isinstance(content.outcome, Cancelled):
-        source = current_source()
+def _goes_on(found: RecordedSession, content: Body) -> bool:
+    """Tell whether the run of a session is not done."""
+    source, outcome = current_source(), content.outcome
+    if isinstance(outcome, Cancelled):
         return source is not None and source.cancelled == "go_on"
-    return _is_suspended(content)
-
-
-def _is_suspended(content: Body) -> bool:
-    return isinstance(content.outcome, Suspended)
-
-
-def _input_check(content: Body, place: Place) -> Callable[[Body, Body], None]:
-    expected = rows_digest(content.table)
-
-    def check(user: Body, _: Body) -> None:
-        check_equal(place, "the transcript", expected, rows_digest(user.table))
-
-    return check
+    return isinstance(outcome, Suspended) or found.body.error() is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -669,10 +656,18 @@ def _join_latest(user: Session, agent: Session, origin: Deferred[Body]) -> Earli
     earlier = _earlier_run(user, agent, origin, before)
     if not before.waiting:
         return replace(earlier, goes_on=before)
-    outcome = waiting_outcome(before.open_calls, NeedsDecision(user.id, ()), user.id)
+    waits = _still_waiting(before, written, user.id, origin)
+    return replace(earlier, complete_run=_same_run(user, waits))
+
+
+def _still_waiting(
+    before: ResumePoint, written: Body, session: UUID, origin: Deferred[Body]
+) -> Deferred[Body]:
+    """Return the content of a run with what it waits for by now."""
+    outcome = waiting_outcome(before.open_calls, NeedsDecision(session, ()), session)
     waits = Deferred.of(replace(written, outcome=outcome))
     alias(waits, origin)
-    return replace(earlier, complete_run=_same_run(user, waits))
+    return waits
 
 
 def _earlier_run(
@@ -718,15 +713,12 @@ def _resume_found(
         discard_recorded(place)
         return earlier
     check = model_check(required_operation(found, "loop", place), place)
-    if _loop_goes_on(found, content):
+    if _goes_on(found, content):
         before = resume_point(found.written, found.id, late=found.late)
         assert before is not None, "its operation is there"
         if not before.waiting:
             return replace(earlier, goes_on=_check_resume(before, cells, check))
-        outcome = waiting_outcome(before.open_calls, NeedsDecision(found.id, ()), found.id)
-        waits = Deferred.of(replace(content, outcome=outcome))
-        alias(waits, origin)
-        found = replace(found, body=waits)
+        found = replace(found, body=_still_waiting(before, content, found.id, origin))
     return replace(
         earlier, complete_run=_session_of(found, serve_recorded(found, cells, check), user, agent)
     )
@@ -746,14 +738,6 @@ def _session_of(
         lineage=SessionLineage(user.id, agent.id),
     )
     return session.taking_over(found.late)
-
-
-def _loop_goes_on(found: RecordedSession, content: Body) -> bool:
-    """Tell whether the run of a session is not done."""
-    source, outcome = current_source(), content.outcome
-    if isinstance(outcome, Cancelled):
-        return source is not None and source.cancelled == "go_on"
-    return isinstance(outcome, Suspended) or found.body.error() is not None
 
 
 def _check_resume(
