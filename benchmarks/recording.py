@@ -20,7 +20,7 @@ from benchmarks.sizes import Sizes
 from benchmarks.table import AtMost, AtMostTimes, Line, Reference
 from rath.flow.tool import FlowToolCall
 from rath.session import Session, create_system_session, run_session_loop
-from rath.session.log.paths import session_file
+from rath.session.log.store import session_file
 from rath.session.run.recorder import Durability
 
 _FEW = 10

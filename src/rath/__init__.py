@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rath.flow.tool.function import tool
     from rath.llm.offline import offline
     from rath.session.autosave import autosave
-    from rath.session.calls.asking import ask
     from rath.session.run.cassette import cassette, replay
+    from rath.session.tooling import ask
 
 __version__ = "1.3.0.dev0"
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _FUNCTIONS = {
-    "ask": "rath.session.calls.asking",
+    "ask": "rath.session.tooling",
     "at_exit": "rath._async.runtime",
     "autosave": "rath.session.autosave",
     "cassette": "rath.session.run.cassette",

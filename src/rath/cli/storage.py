@@ -38,8 +38,8 @@ from rath.errors import PersistenceError
 from rath.session.log import verify as checks
 from rath.session.log.bundle import import_bundle, pack, read_bundle, write_bundle
 from rath.session.log.index import SessionSummary, StoreIndex
-from rath.session.log.retention import delete_session, prunable_sessions, prune_sessions
 from rath.session.log.store import SessionStore
+from rath.session.log.verify import delete_session, prunable_sessions, prune_sessions
 
 _STYLES = {"damaged": "bold red", "missing": "yellow", "note": "dim"}
 

@@ -18,8 +18,7 @@ from rath.errors import SessionDamaged, StoreNotFound
 from rath.session import log
 from rath.session.log.files import FileStore
 from rath.session.log.index import SessionSummary, StoreIndex
-from rath.session.log.paths import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX
-from rath.session.log.store import SessionStore, open_store
+from rath.session.log.store import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX, SessionStore, open_store
 
 if TYPE_CHECKING:
     from rath.session import Session

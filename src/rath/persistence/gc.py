@@ -10,7 +10,7 @@ from uuid import UUID
 from rath.backend.persistence.registry import PersistentSandboxRegistry, prunable_forks, prune_forks
 from rath.memory.adapters.local.forgetting import prunable_transcripts, prune_transcripts
 from rath.memory.persistence.registry import PersistentMemoryRegistry
-from rath.session.log.retention import prunable_sessions, prune_sessions
+from rath.session.log.verify import prunable_sessions, prune_sessions
 
 __all__ = ["GCReport", "gc"]
 

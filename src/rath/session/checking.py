@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+from msgspec import structs
+
 from rath._async.runtime import runtime
-from rath._core.blobs import Blob
 from rath._core.lazy_imports import lazy_function
 from rath._core.text import cut_middle, decode_output
 from rath.backend.abc import BackendSandbox
@@ -18,9 +19,10 @@ from rath.backend.effects import observe_effects
 from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
-from rath.session.content import encode_result, full_blob
+from rath.session.base import SessionBase
+from rath.session.calls.results import CallResult, CheckedCall, tool_run_entry
+from rath.session.content import ToolCall, encode_result
 from rath.session.files.changes import Step, here_of, inner_operations, line_of
-from rath.session.open_calls import SessionLike
 from rath.session.operation import Place, next_place
 from rath.session.record import (
     CHECK_ORIGIN,
@@ -52,13 +54,13 @@ class VerdictStatus:
     """What happened since, None while it is not stale."""
 
 
-class Checking:
+class Checking(SessionBase):
     """The checks of a session's work, recorded as verdicts."""
 
     __slots__ = ()
 
     def check(
-        self: SessionLike,
+        self,
         name: str,
         cmd: str | Sequence[str],
         *,
@@ -109,7 +111,7 @@ class Checking:
         return verdict
 
     @property
-    def verdicts(self: SessionLike) -> tuple[VerdictStatus, ...]:
+    def verdicts(self) -> tuple[VerdictStatus, ...]:
         """The verdicts in the record, in order, and which of them the record shows to be stale.
 
         One is stale as soon as a call after it changed files or may have done so. What somebody
@@ -117,7 +119,7 @@ class Checking:
         """
         return _verdicts(self)
 
-    def is_current(self: SessionLike, verdict: Verdict) -> bool:
+    def is_current(self, verdict: Verdict) -> bool:
         """Tell whether a verdict speaks of the files as they are now; looks at them, and waits.
 
         Raises:
@@ -135,7 +137,7 @@ class Checking:
         return None in (digest, verdict.workspace_digest) or digest == verdict.workspace_digest
 
 
-def _verdicts(session: SessionLike) -> tuple[VerdictStatus, ...]:
+def _verdicts(session: SessionBase) -> tuple[VerdictStatus, ...]:
     record = session.record
     line = line_of(record, here_of(session.placement)).current
     standing = {step.entry.id: at for at, step in enumerate(line)}
@@ -162,25 +164,18 @@ async def _ajudge(
     result_text = encode_result(result)
     line = command.cmd if isinstance(command.cmd, str) else list(command.cmd)
     verdict_id = uuid4()
-    run = ToolRun(
-        operation=operation.operation,
-        call_id=f"check_{verdict_id}",
-        tool="run_shell_command",
-        origin=CHECK_ORIGIN,
-        schema_digest=None,
-        effects_declared="non_idempotent",
-        arguments=_arguments(command, line),
-        sandbox=sandbox.describe(),
-        status="failed" if result_text.failure else "done",
-        error_kind=result_text.failure,
-        exit_code=result_text.exit_code,
-        signal=_signal(result_text.exit_code),
-        duration_ms=elapsed_ms,
-        shown=Blob.from_bytes(result_text.shown.encode(), keep=0),
-        full=None if result_text.full is None else full_blob(result_text.full),
-        file_effects=tuple(effects),
-        effect_gaps=tuple(effects.gaps),
+    call = ToolCall(f"check_{verdict_id}", "run_shell_command", "")
+    finished = CallResult(
+        CheckedCall(call, None, _arguments(command, line)),
+        result_text,
+        "failed" if result_text.failure else "done",
+        elapsed_ms,
+        tuple(effects),
+        tuple(effects.gaps),
+        sandbox.describe(),
     )
+    run = tool_run_entry(finished, operation=operation.operation)
+    run = structs.replace(run, origin=CHECK_ORIGIN)
     verdict = Verdict(
         operation=operation.operation,
         id=verdict_id,
@@ -221,10 +216,6 @@ def _report(result: ToolResult | bool) -> str:
     if isinstance(result, ToolExecutionFailure):
         return "\n".join(filter(None, (result.message, result.detail)))
     return repr(result)
-
-
-def _signal(exit_code: int | None) -> int | None:
-    return -exit_code if exit_code is not None and exit_code < 0 else None
 
 
 def _status(verdict: Verdict, line: Sequence[Step], at: int | None) -> VerdictStatus:

@@ -355,21 +355,32 @@ def chunk_table_to_messages(tab: ChunkTable) -> tuple[RathLLMMessage, ...]:
 
 def format_chunk_row_brief(index: int, row: ChunkRow, *, max_payload: int = 400) -> str:
     """Return one line that shows a row, its text cut in the middle at `max_payload` characters."""
+    return show_row(index, row, max_payload)
+
+
+def show_row(index: int, row: ChunkRow, max_chars: int, max_arguments: int | None = None) -> str:
+    """Return one line that shows a row, its text cut in the middle at `max_chars` characters.
+
+    With `max_arguments` calls are shown with as much of their arguments, and results by their id.
+    """
     match row.content:
         case SystemText(text) | UserText(text):
-            preview = show_images(row.images, max_payload) + repr(
-                one_line_preview(text, max_payload)
-            )
+            preview = show_images(row.images, max_chars) + repr(one_line_preview(text, max_chars))
         case AssistantTurn(text, calls):
-            parts = [] if text is None else [f"text={one_line_preview(text, max_payload)!r}"]
-            if calls:
-                parts.append(f"tools=[{', '.join(call.name for call in calls)}]")
+            parts = [] if text is None else [f"text={one_line_preview(text, max_chars)!r}"]
+            listed = [call.name for call in calls]
+            if max_arguments is not None:
+                arguments = (one_line_preview(call.arguments, max_arguments) for call in calls)
+                listed = [f"{name}({each!r})" for name, each in zip(listed, arguments, strict=True)]
+            parts += [f"tools=[{', '.join(listed)}]"] if listed else []
             preview = ", ".join(parts) or "(empty)"
-        case ToolFeedback(_, name, body):
-            text = one_line_preview(readable_json(body), max_payload)
-            preview = show_images(row.images, max_payload) + f"name={name!r} body={text}"
+        case ToolFeedback(call_id, name, body):
+            text = one_line_preview(readable_json(body), max_chars)
+            fields = f"name={name!r}, id={call_id!r}, body={text!r}"
+            fields = f"name={name!r} body={text}" if max_arguments is None else fields
+            preview = show_images(row.images, max_chars) + fields
         case other:
-            preview = repr(one_line_preview(str(other.payload), max_payload))
+            preview = repr(one_line_preview(str(other.payload), max_chars))
     return f"[{index}] {row.kind_name}: {preview}"
 
 

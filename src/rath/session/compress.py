@@ -14,16 +14,14 @@ from rath._core.lazy_imports import lazy_function
 from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice
 from rath.llm.provider import Provider, ProviderOrigin
-from rath.session.bindings import Placement
-from rath.session.body import Body, cancelled_body, suspension
-from rath.session.calls.oneshot import OneShot, noting
+from rath.session.body import Body, suspension
+from rath.session.calls.oneshot import OneShot, OnEventCb, noting
 from rath.session.calls.requests import offload
-from rath.session.calls.stream import OnEventCb
 from rath.session.chunk import RowId, user_text_chunk
 from rath.session.content import rows_digest
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.recording import Provenance, note_content, stamped
+from rath.session.graph.recording import note_content, stamped
 from rath.session.hooks import inputs_changed, passed_on_to
 from rath.session.loop import (
     announce_end,
@@ -36,7 +34,6 @@ from rath.session.loop import (
     register_run,
     submit_once,
 )
-from rath.session.operation import Place
 from rath.session.outcome import Completed
 from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
 from rath.session.record import (
@@ -45,16 +42,15 @@ from rath.session.record import (
     report_to,
 )
 from rath.session.run.budget import Budget, check_budget
-from rath.session.run.run_log import Durability, RunLog
+from rath.session.run.run_log import Durability, RunLog, RunPlan
 from rath.session.scope import RecordedSession, ServedRun, begin_operation, current_source
 from rath.session.session import Session
 
 if TYPE_CHECKING:
-    from rath.session.run.recorder import Recorder, RecordingPlan
-    from rath.session.run.resume import UnfinishedCompression
+    from rath.session.programs import UnfinishedCompression
 
 # Only where a program is resumed.
-_find_earlier_compression = lazy_function("rath.session.run.resume", "find_earlier_compression")
+_find_earlier_compression = lazy_function("rath.session.programs", "find_earlier_compression")
 
 DEFAULT_INSTRUCTION = (
     "Summarise the conversation above in one message: what was asked for, what was done and what "
@@ -141,6 +137,8 @@ def run_session_compress(
     lineage = SessionLineage(user_session.id, agent_session.id, "run_session_compress")
     plan = _CompressPlan(
         session=session_id,
+        cells=cells,
+        started_at=call_site(),
         shot=shot,
         provenance=provenance,
         place=place,
@@ -152,13 +150,13 @@ def run_session_compress(
             sandbox_handle_id=sandbox_handle_id,
             durability=durability,
         ),
-        provider=user_session.provider,
+        session_provider=user_session.provider,
         lineage=lineage,
         served=served,
         known=known,
         before=before,
     )
-    out = _submit(plan, user_session, agent_session)
+    out = _submit(plan, user_session)
     note_content(out)
     announce_end(out)
     if register_sessions:
@@ -166,10 +164,9 @@ def run_session_compress(
     return out if lazy else out.synchronize()
 
 
-def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) -> Session:
-    session_id, served, before = plan.session, plan.served, plan.before
-    cells = (user_session.body, agent_session.body)
-    site, inherited = call_site(), user_session.inheritor()
+def _submit(plan: _CompressPlan, user_session: Session) -> Session:
+    session_id, before, cells, site = plan.session, plan.before, plan.cells, plan.started_at
+    inherited = user_session.inheritor()
 
     async def execute(cell: Deferred[Body]) -> Body:
         user, agent = inherited(await cells[0]), await cells[1]
@@ -188,69 +185,29 @@ def _submit(plan: _CompressPlan, user_session: Session, agent_session: Session) 
         with noting(f"in the compression that made session {session_id}, started at {site}"):
             return await _CompressRun(cell, plan, user.inheriting(agent)).execute(agent)
 
-    def on_cancel(latest: Body | None) -> Body:
-        if latest is None:
-            return cancelled_body(session_id, cells)
-        return (
-            latest.cancelled(session_id) if served is None else served.cut_off(latest, session_id)
-        )
-
     label = f"session {short_id(session_id)} (run_session_compress, {site})"
 
     def start() -> Deferred[Body]:
         return Deferred.start(
-            execute, owner=session_id, label=label, inputs=cells, on_cancel=on_cancel
+            execute, owner=session_id, label=label, inputs=cells, on_cancel=plan.cut_off
         )
 
     if plan.known is not None:
         cell = plan.known.body
     else:
         cell, _ = submit_once(session_id, None if before is None else before.origin, start)
-    out = Session.from_body(
-        cell,
-        plan.provenance,
-        id=session_id,
-        placement=plan.placement,
-        provider=user_session.provider,
-        lineage=plan.lineage,
-    )
+    out = plan.made(cell, plan.placement)
     return out if plan.known is None else out.taking_over(plan.known.late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _CompressPlan:
-    session: UUID
-    """The session that the compression makes."""
-
+class _CompressPlan(RunPlan):
     shot: OneShot
-    provenance: Provenance
-    place: Place
-    placement: Placement
-    recording: RecordingPlan | None
-    served: ServedRun | None
-    """The recorded compression that answers in a replay."""
-
     known: RecordedSession | None
     """The session that was made by it before, complete or still being made."""
 
     before: UnfinishedCompression | None
     """What had been made of it when it was cut off."""
-
-    provider: Provider | None
-    lineage: SessionLineage
-
-    def recorder(self, cell: Deferred[Body]) -> Recorder | None:
-        """Return the recorder of the run; None where it is not recorded."""
-        if self.recording is None:
-            return None
-        return self.recording.recorder(
-            self.session,
-            cell,
-            self.provenance,
-            self.placement,
-            provider=self.provider,
-            lineage=self.lineage,
-        )
 
 
 class _CompressRun:
@@ -320,12 +277,7 @@ class _CompressRun:
         )
 
     def _snapshot(self) -> Session:
-        return Session.from_body(
-            Deferred.of(self._log.body),
-            self._plan.provenance,
-            id=self._plan.session,
-            placement=self._plan.placement,
-        )
+        return self._plan.made(Deferred.of(self._log.body), self._plan.placement)
 
 
 def _run_id(served: ServedRun | None, before: UnfinishedCompression | None) -> UUID:

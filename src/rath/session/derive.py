@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, get_args
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function
 from rath.llm.image import ImageSource
-from rath.llm.provider import Provider
 from rath.session.autosave import is_autosaving_lately
-from rath.session.bindings import Bindings, Placement
+from rath.session.base import SessionBase
+from rath.session.bindings import Placement
 from rath.session.body import Body, branched, delegated, derived, merged
 from rath.session.chunk import ChunkTable, user_text_chunk
 from rath.session.files.changes import here_of, plan_undo
-from rath.session.files.workspace import CopyOrigin, MergeOrigin, UndoOrigin, freeze, origin_above
+from rath.session.files.session_files import (
+    CopyOrigin,
+    MergeOrigin,
+    UndoOrigin,
+    freeze,
+    origin_above,
+)
 from rath.session.graph.kind import LineageKind
-from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance, note_content, stamped
+from rath.session.graph.recording import PARENT_ROWS, Edge, note_content, stamped
 from rath.session.operation import Place
-from rath.session.record import Operation, OperationKind, Record, ToolRun, Workspace
+from rath.session.record import Operation, OperationKind, ToolRun, Workspace
 from rath.session.scope import (
+    DerivedKind,
     RecordedSession,
     collect_session,
     current_source,
@@ -36,11 +41,11 @@ _log = logging.getLogger("rath.session")
 
 # Only where a program is resumed.
 _find_derivation = lazy_function("rath.session.programs", "find_derivation")
-_keep_derivation = lazy_function("rath.session.saving", "keep_derivation")
+_keep_derivation = lazy_function("rath.session.loading", "keep_derivation")
 
 
 def keep_derivation(session: Branching) -> None:
-    """Store a derivation where every session is stored; see `rath.session.saving`."""
+    """Store a derivation where every session is stored; see `rath.session.loading`."""
     around = recording_store() or current_source()
     if around is not None or is_autosaving_lately():
         _keep_derivation(session)
@@ -48,6 +53,14 @@ def keep_derivation(session: Branching) -> None:
 
 MergedFiles = Literal["ours", "theirs", "three-way"]
 """Whose files a merged session has, in a workspace of its own."""
+
+
+_OPERATORS: Mapping[DerivedKind, tuple[str, LineageKind]] = {
+    "fork": ("Session.fork", LineageKind.OP_FORK),
+    "detach": ("Session.detach", LineageKind.OP_DETACH),
+    "merge": ("Session.merge", LineageKind.OP_MERGE),
+    "delegate": ("Session.delegate", LineageKind.OP_DELEGATE),
+}
 
 
 class _Derivation(NamedTuple):
@@ -73,52 +86,14 @@ class _Derivation(NamedTuple):
     """The rows of the session, where they are not those of a parent."""
 
 
-class Branching(Bindings):
+class Branching(SessionBase):
     """How a session makes others; each costs the same whatever the length of the session.
 
     What is made is lazy where its input is. It has the files of its parent, in the same place
     unless it is given a workspace of its own.
     """
 
-    __slots__ = ("_cell", "_id", "_late", "_lineage", "_provenance")
-
-    @classmethod
-    def from_body(
-        cls,
-        body: Deferred[Body],
-        provenance: Provenance,
-        *,
-        id: UUID | None = None,
-        placement: Placement | None = None,
-        provider: Provider | None = None,
-        lineage: SessionLineage | None = None,
-    ) -> Self:
-        """Return a session over content that is there or still being made."""
-        session = cls.__new__(cls)
-        content = (body, provenance, placement or Placement(), provider, lineage)
-        session._set(id or uuid4(), *content)  # noqa: SLF001  # a constructor of the same class
-        return session
-
-    def _set(
-        self,
-        id: UUID,
-        cell: Deferred[Body],
-        provenance: Provenance,
-        placement: Placement,
-        provider: Provider | None,
-        lineage: SessionLineage | None = None,
-    ) -> None:
-        self._id = id
-        self._cell = cell
-        self._provenance = provenance
-        self._late: Record | None = None
-        self._lineage = lineage
-        Bindings.__init__(self, placement, provider)
-
-    @property
-    def id(self) -> UUID:
-        """Identity of the session, and of its file."""
-        return self._id
+    __slots__ = ()
 
     def fork(self, *, workspace: Literal["share", "copy"] = "share") -> Self:
         """Return a branch: same rows, a child of this session.
@@ -135,16 +110,7 @@ class Branching(Bindings):
         """
         if workspace not in ("share", "copy"):
             raise ValueError(f"unknown workspace {workspace!r}: expected 'share' or 'copy'")
-        place = derived_place("fork", self)
-        plan = _Derivation(
-            id=place.new_id(),
-            place=place,
-            operator="Session.fork",
-            kind=LineageKind.OP_FORK,
-            operation="fork",
-            parents=(self.as_parent(),),
-            placement=Placement() if workspace == "copy" else self._placement.share(),
-        )
+        plan = self._plan("fork", placement=Placement() if workspace == "copy" else None)
         if workspace == "copy":
             origin = self.frozen_files("a fork with a workspace of its own")
             plan = plan._replace(
@@ -158,16 +124,7 @@ class Branching(Bindings):
 
     def detach(self) -> Self:
         """Return a session with the same rows and no parents, in the same sandbox."""
-        place = derived_place("detach", self)
-        plan = _Derivation(
-            id=place.new_id(),
-            place=place,
-            operator="Session.detach",
-            kind=LineageKind.OP_DETACH,
-            operation="detach",
-            parents=(),
-            placement=self._placement.share(),
-        )
+        plan = self._plan("detach")._replace(parents=())
         return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
 
     def merge(self, other: Self, *, files: MergedFiles | None = None) -> Self:
@@ -192,16 +149,7 @@ class Branching(Bindings):
         if not isinstance(other, Branching):
             raise TypeError(f"merge needs another Session, not {type(other).__name__}")
         _require_one_backend(self._placement, other.placement, files)
-        place = derived_place("merge", self, other)
-        plan = _Derivation(
-            id=place.new_id(),
-            place=place,
-            operator="Session.merge",
-            kind=LineageKind.OP_MERGE,
-            operation="merge",
-            parents=(self.as_parent(), other.as_parent()),
-            placement=self._placement.share() if files is None else Placement(),
-        )
+        plan = self._plan("merge", other, placement=None if files is None else Placement())
         if files is not None:
             plan = self._with_merged_files(plan, other, files)
         derive = partial(merged, self.inheritor(), other.inheritor())
@@ -243,15 +191,8 @@ class Branching(Bindings):
         content = self.inherited(self._cell.result())
         undo = plan_undo(content, call, session=self.id, gaps=gaps, here=here_of(self._placement))
         origin = UndoOrigin(self.frozen_files("an undo"), undo.changes)
-        place = derived_place("fork", self)
-        plan = _Derivation(
-            id=place.new_id(),
-            place=place,
+        plan = self._plan("fork", placement=self._placement.beginning_with(origin))._replace(
             operator="Session.undo",
-            kind=LineageKind.OP_FORK,
-            operation="fork",
-            parents=(self.as_parent(),),
-            placement=self._placement.beginning_with(origin),
             workspace="undo",
             undone=undo.call.id,
             origin=self.origin_of_files(),
@@ -274,55 +215,24 @@ class Branching(Bindings):
         """
         if not isinstance(task, str):
             raise TypeError(f"a task is text, not {type(task).__name__}: {task!r:.80}")
-        place = derived_place("delegate", self)
-        session_id = place.new_id()
-        rows = ChunkTable().born_in(session_id, [user_text_chunk(task, images=images)])
+        plan = self._plan("delegate")
+        rows = ChunkTable().born_in(plan.id, [user_text_chunk(task, images=images)])
         content = self._cell.latest if self._cell.done() else None
-        plan = _Derivation(
-            id=session_id,
-            place=place,
-            operator="Session.delegate",
-            kind=LineageKind.OP_DELEGATE,
-            operation="delegate",
-            parents=(self.as_parent(),),
-            placement=self._placement.share(),
-            extras=() if content is None else ((PARENT_ROWS, len(content.table)),),
-            begins_with=rows,
-        )
+        extras = () if content is None else ((PARENT_ROWS, len(content.table)),)
+        plan = plan._replace(extras=extras, begins_with=rows)
         return self._new_session(plan, partial(delegated, rows, self.inheritor()), self._cell)
 
-    @property
-    def provenance(self) -> Provenance:
-        """Operation and parents that this session came from."""
-        return self._provenance
-
-    @property
-    def lineage(self) -> SessionLineage | None:
-        """The documented DTO: user and agent session of the run that made this one, or None."""
-        return self._lineage
-
-    @property
-    def body(self) -> Deferred[Body]:
-        """The content cell, for code that awaits it on the runtime."""
-        return self._cell
-
-    def taking_over(self, late: Record | None) -> Self:
-        """Take over late entries that were added to the same content before; returns itself."""
-        self._late = late
-        return self
-
-    def as_parent(self) -> Edge:
-        """Return the edge by which a derived session knows this one."""
-        place = self._placement.whereabouts
-        return Edge(self.id, self._cell, self._provenance, self._late, place)
-
-    def inherited(self, body: Body) -> Body:
-        """Return `body`, this session's content, with the late entries that came since."""
-        return with_late(self._late, body)
-
-    def inheritor(self) -> Callable[[Body], Body]:
-        """Return `inherited` as it is now, without holding this session."""
-        return partial(with_late, self._late)
+    def _plan(
+        self, operation: DerivedKind, *others: Self, placement: Placement | None = None
+    ) -> _Derivation:
+        place = derived_place(operation, self, *others)
+        # Forks are many, and have one parent.
+        parents: tuple[Edge, ...] = (self.as_parent(),)
+        if others:
+            parents += tuple(other.as_parent() for other in others)
+        placement = placement or self._placement.share()
+        operator, kind = _OPERATORS[operation]
+        return _Derivation(place.new_id(), place, operator, kind, operation, parents, placement)
 
     def frozen_files(self, operation: str) -> CopyOrigin:
         """Return the files of this session, frozen now or when its run has ended.
@@ -394,11 +304,6 @@ def _placement_of(plan: _Derivation, before: RecordedSession | None) -> Placemen
     if before is None or plan.workspace == "share":
         return plan.placement
     return before.placed(plan.placement).share()
-
-
-def with_late(late: Record | None, body: Body) -> Body:
-    """Return a session's content with the record that late entries have made longer."""
-    return body if late is None else replace(body, record=late)
 
 
 def _as_it_is(body: Body) -> Body:

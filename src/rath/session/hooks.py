@@ -19,17 +19,16 @@ from rath._core.lazy_imports import lazy_function
 from rath._core.options import origin_of, value_scope
 from rath.llm.image import Image
 from rath.session.body import Body
-from rath.session.calls.asking import in_call
 from rath.session.content import ToolCall
 from rath.session.open_calls import own_operation
 from rath.session.operation import hook_scope
 from rath.session.outcome import Cancelled, Suspended
 from rath.session.record import Change, Record
 from rath.session.session import Session
-from rath.session.tooling import CallRequest
+from rath.session.tooling import CallRequest, in_call
 
 # What writes logs is loaded where something is written.
-_add_late_in_background = lazy_function("rath.session.saving", "add_late_in_background")
+_add_late_in_background = lazy_function("rath.session.loading", "add_late_in_background")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

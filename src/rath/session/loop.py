@@ -21,8 +21,8 @@ from rath.errors import SelfWaitError
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.provider import Provider, ProviderOrigin
 from rath.session.autosave import is_autosaving
-from rath.session.body import Body, cancelled_body
-from rath.session.calls.stream import OnEventCb
+from rath.session.body import Body
+from rath.session.calls.oneshot import OnEventCb
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance, note_content, stamped
@@ -60,12 +60,12 @@ from rath.session.tooling import (
 )
 
 if TYPE_CHECKING:
+    from rath.session.programs import EarlierRun
     from rath.session.run.recorder import RecordingPlan
-    from rath.session.run.resume import EarlierRun
 
 # Only runs that are recorded, or were made or begun before, need them; most programs have none.
 _check_compatible = lazy_function("rath.session.run.differences", "check_compatible")
-_find_earlier_run = lazy_function("rath.session.run.resume", "find_earlier_run")
+_find_earlier_run = lazy_function("rath.session.programs", "find_earlier_run")
 _inside_calls = lazy_function("rath.session.run.stored_programs", "inside_calls")
 _plan_recording = lazy_function("rath.session.run.recorder", "plan_recording")
 _start_or_join = lazy_function("rath.session.programs", "start_or_join")
@@ -365,10 +365,7 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
     def on_cancel(latest: Body | None) -> Body:
         if latest is None:
             plan.placement.drop()
-            return cancelled_body(plan.session, plan.cells)
-        if plan.served is not None:
-            return plan.served.cut_off(latest, plan.session)
-        return latest.cancelled(plan.session)
+        return plan.cut_off(latest)
 
     def start() -> Deferred[Body]:
         with nullcontext() if plan.goes_on is None else _inside_calls(user_session):
@@ -385,14 +382,7 @@ def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None
     if not is_ours:
         plan.placement.drop()
         _let_go(plan.recall)
-    out = Session.from_body(
-        cell,
-        plan.provenance,
-        id=plan.session,
-        placement=placement,
-        provider=user_session.provider,
-        lineage=plan.lineage,
-    )
+    out = plan.made(cell, placement)
     note_content(out)
     return out
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Reversible, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, assert_never
 from uuid import UUID
 
-from rath._async.deferred import Deferred
-from rath.llm.provider import Provider
 from rath.llm.tool_args import parse_tool_arguments
-from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, ToolCall, ToolFeedback, json_digest
-from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.recording import Edge, Provenance
-from rath.session.outcome import Outcome
+from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Outcome
 from rath.session.record import (
     Change,
     Decision,
@@ -30,35 +25,6 @@ from rath.session.record import (
 
 if TYPE_CHECKING:
     from rath.session.events import PendingResult
-
-
-class SessionLike(Protocol):
-    """A session, for what its own class is built on."""
-
-    @property
-    def id(self) -> UUID: ...
-
-    @property
-    def body(self) -> Deferred[Body]: ...
-    @property
-    def chunk_table(self) -> ChunkTable: ...
-    @property
-    def record(self) -> Record: ...
-    @property
-    def outcome(self) -> Outcome: ...
-    @property
-    def provenance(self) -> Provenance: ...
-    @property
-    def placement(self) -> Placement: ...
-    @property
-    def provider(self) -> Provider | None: ...
-    @property
-    def lineage(self) -> SessionLineage | None: ...
-    @property
-    def open_calls(self) -> tuple[OpenCall, ...]: ...
-    def as_parent(self) -> Edge: ...
-    def add_entries(self, *entries: Entry) -> None: ...
-    def synchronize(self) -> object: ...
 
 
 Allowance = Literal["approve", "deny", "edit"]
@@ -506,3 +472,53 @@ def _decisions_in_force(
             if entry.id in later_ids or is_decided or is_open.isdisjoint(places):
                 holding.append(entry)
     return holding
+
+
+def current_outcome(outcome: Outcome, body: Body, session: UUID, late: Record | None) -> Outcome:
+    """Return an outcome without what somebody has said since.
+
+    Of several things that a session waits for it tells decisions first, then approvals, then
+    answers.
+
+    Args:
+        outcome: How the run ended.
+        body: What it had written.
+        session: Which session it makes.
+        late: The record with what came since, None where nothing did.
+    """
+    if not isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
+        return outcome
+    if outcome.session != session:
+        return outcome
+    calls = open_calls(body, session, late=late)
+    if not calls and not isinstance(outcome, NeedsDecision):
+        return outcome  # its log holds no turn that says more
+    return waiting_outcome(calls, outcome, session)
+
+
+def waiting_outcome(
+    calls: Sequence[OpenCall], outcome: NeedsApproval | NeedsInput | NeedsDecision, session: UUID
+) -> Outcome:
+    """Return the outcome of a session by its open calls; `outcome` where it waits for none.
+
+    Its kind is kept then, with nothing in it: the run goes on when it is given to its agent.
+    """
+    waiting = {kind: [each for each in calls if each.waits_for == kind] for kind in _ORDER}
+    if waiting["decision"]:
+        return NeedsDecision(session, tuple(each.call.id for each in waiting["decision"]))
+    if waiting["approval"]:
+        return NeedsApproval(session, tuple(each.call.id for each in waiting["approval"]))
+    if waiting["input"]:
+        return NeedsInput(session, waiting["input"][0].question or "")
+    match outcome:
+        case NeedsApproval():
+            return NeedsApproval(session, ())
+        case NeedsInput():
+            return NeedsInput(session, "")
+        case NeedsDecision():
+            return NeedsDecision(session, ())
+        case _:
+            assert_never(outcome)
+
+
+_ORDER = ("decision", "approval", "input")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType, UnionType
-from typing import Any, Protocol, cast, get_origin
+from typing import Any, cast, get_origin
 from uuid import UUID
 
 from rath._async.runtime import runtime
@@ -18,13 +18,13 @@ from rath.errors import InvalidRequestError, OutputError
 from rath.llm.evidence import Exchange
 from rath.llm.evidence import evidence_of as exchange_evidence
 from rath.llm.tool_args import parse_tool_arguments
+from rath.session.base import SessionBase
 from rath.session.calls.requests import Candidate
 from rath.session.calls.results import CallResult, CheckedCall
-from rath.session.chunk import ChunkTable
 from rath.session.content import AssistantTurn, ToolCall, encode_failure, encode_result
-from rath.session.outcome import Completed, Outcome, OutputMissing, OutputValue
+from rath.session.outcome import Completed, OutputMissing, OutputValue
 from rath.session.output_schema import FINAL_ANSWER, WRAPPED, OutputSpec, Unfit, output_spec
-from rath.session.record import Operation, Purpose, Record, evidence_of, last_text
+from rath.session.record import Operation, Purpose, evidence_of, last_text
 from rath.session.tooling import ToolOffer, offer
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -89,27 +89,13 @@ def output_form(wanted: object) -> OutputForm:
     return OutputForm(name, schema, output_spec(name, schema), is_wrapped, read)
 
 
-class _Ended(Protocol):
-    """The part of a session that its answer is read from."""
-
-    @property
-    def id(self) -> UUID: ...
-
-    @property
-    def outcome(self) -> Outcome: ...
-    @property
-    def chunk_table(self) -> ChunkTable: ...
-    @property
-    def record(self) -> Record: ...
-
-
-class TypedReading:
+class TypedReading(SessionBase):
     """The typed answer of a session."""
 
     __slots__ = ()
 
     @property
-    def output(self: _Ended) -> Any:
+    def output(self) -> Any:
         """The object that the run was asked for with `output=`, of that type; waits for the run.
 
         It stays with forks, and is made by a run: one that goes on from here has its own.
@@ -135,7 +121,7 @@ class TypedReading:
                     "answer of the type was there"
                 )
 
-    def output_as(self: _Ended, model: object) -> Any:
+    def output_as(self, model: object) -> Any:
         """Return the last answer of the rows as an object of a type; waits for the run.
 
         Serves a session that was loaded, which has rows and no object, and asks no model.
@@ -156,7 +142,7 @@ class TypedReading:
         return _read_first(self.id, form, _answering(*last_turn) or [last_turn[0].text or ""])
 
 
-def plain_answer(session: _Ended) -> Any:
+def plain_answer(session: SessionBase) -> Any:
     """Return the last answer as JSON can hold it: text, or what a typed answer says; waits.
 
     A session that was loaded has the same answer. None where there is none.
@@ -179,7 +165,7 @@ def plain_answer(session: _Ended) -> Any:
     return last_text(session.chunk_table, session.record)
 
 
-def _last_turn(session: _Ended) -> tuple[AssistantTurn, Operation | None] | None:
+def _last_turn(session: SessionBase) -> tuple[AssistantTurn, Operation | None] | None:
     """Return the last answer of a model, and the run that asked for it where the record tells."""
     for row in reversed(session.chunk_table):
         if isinstance(row.content, AssistantTurn):

@@ -1,66 +1,63 @@
-"""Programs that run again: recorded sessions are served, unfinished ones go on."""
+"""Runs and derivations that go on from what is recorded, or are served from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.text import short_id
 from rath.errors import ResumeMismatch
-from rath.llm.chat_response import (
-    RathLLMAssistantMessage,
-    RathLLMChatChoice,
-    RathLLMChatResponse,
-    RathLLMFinishReason,
-)
-from rath.llm.evidence import CallEvidence, Exchange
+from rath.llm.chat_request import RathLLMMessage
+from rath.llm.chat_response import RathLLMChatChoice
+from rath.llm.evidence import Exchange
+from rath.session.bindings import Placement
 from rath.session.body import Body, cancelled_body
+from rath.session.calls.requests import Context
+from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.chunk import ChunkRow, ChunkTable
 from rath.session.content import (
     AssistantTurn,
+    ResultText,
+    ToolCall,
+    ToolFeedback,
+    encode_failure,
+    encode_result,
     rows_digest,
 )
-from rath.session.graph.recording import Edge
-from rath.session.log.open_logs import alias, claim, is_superseded, latest_run
-from rath.session.open_calls import entries_since, own_operation
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.recording import Edge, Provenance, stamped
+from rath.session.log.ancestors import alias, claim, is_superseded, latest_run
+from rath.session.open_calls import (
+    OpenCall,
+    entries_since,
+    open_calls,
+    own_operation,
+    waiting_outcome,
+)
 from rath.session.operation import Place
-from rath.session.outcome import Suspended
+from rath.session.outcome import Cancelled, Completed, NeedsDecision, Suspended
 from rath.session.record import (
     Entry,
     ModelCall,
     Operation,
     OperationKind,
     Record,
+    Summary,
     Verdict,
     Workspace,
     is_inside_run,
     parent_sink,
 )
+from rath.session.run.recorded import response_of
 from rath.session.scope import CancelledRuns as CancelledRuns
 from rath.session.scope import RecordedSession, current_source
-
-
-def exchange_of(turn: AssistantTurn, evidence: CallEvidence) -> Exchange:
-    """Return a call as it was answered, as far as it matters what the answer means for its run."""
-    reason: RathLLMFinishReason = "tool_calls" if turn.calls else "stop"
-    if evidence.finish_reason is not None:
-        # The record holds it in the words of `RathLLMFinishReason`.
-        reason = evidence.finish_reason  # type: ignore[assignment]  # as its docstring says
-    refusal = turn.text if reason == "refusal" else None
-    message = RathLLMAssistantMessage(content=turn.text, refusal=refusal)
-    choice = RathLLMChatChoice(index=0, finish_reason=reason, message=message)
-    response = RathLLMChatResponse(
-        id=evidence.response_id or "",
-        choices=(choice,),
-        created=0,
-        model=evidence.served_model or evidence.requested_model or "",
-        usage=evidence.usage,
-    )
-    return Exchange(response, evidence)
+from rath.session.session import Session
+from rath.session.tooling import Answer, CurrentCall, Question, ToolOffer
 
 
 def find_recorded(place: Place) -> RecordedSession | None:
@@ -137,9 +134,6 @@ def serve_recorded(
     return recorded_run
 
 
-T = TypeVar("T")
-
-
 def required_operation(
     found: RecordedSession, kind: OperationKind, place: Place, *, workspace: Workspace | None = None
 ) -> Operation:
@@ -167,25 +161,6 @@ def model_check(operation: Operation, place: Place) -> Callable[[Body, Body], No
     return partial(_check_model, operation, place)
 
 
-def derivation_check(
-    found: RecordedSession,
-    parents: Sequence[Edge],
-    place: Place,
-    *,
-    rows: Iterable[ChunkRow] | None = None,
-) -> Callable[..., None]:
-    """Return the check that a derivation has the parents that it had, and the rows of its own.
-
-    Raises:
-        ResumeMismatch: The rows are others; the check says so of the parents.
-    """
-    if rows is not None:
-        content = found.content
-        assert content is not None, "what is served is there"
-        _check_rows(place, "the task", rows_digest(content.table), rows)
-    return partial(_check_parents, found, parents, place)
-
-
 def check_equal(place: Place, what: str, expected: object, actual: object) -> None:
     """Refuse what is not what it was.
 
@@ -211,23 +186,6 @@ def _check_rows(place: Place, what: str, expected: str, rows: Iterable[ChunkRow]
         )
 
 
-def _check_parents(
-    found: RecordedSession, parents: Sequence[Edge], place: Place, *inputs: Body
-) -> None:
-    """Compare parents by id, and where a program names them anew by what they say."""
-    before = found.provenance.parents
-    if not before and not parents:
-        # A detached session has none, and begins with the rows of one.
-        content = found.content
-        assert content is not None, "what is served is there"
-        _check_rows(place, "the transcript", rows_digest(content.table), inputs[0].table)
-        return
-    check_equal(place, "the number of parents", len(before), len(parents))
-    for old, new in zip(before, parents, strict=True):
-        if old.id != new.id and _digest(old) != _digest(new):
-            raise _mismatch(place, "a parent differs", f"session {old.id}", f"session {new.id}")
-
-
 def _digest(edge: Edge) -> str | UUID:
     body = None if edge.body is None else edge.body.latest
     return edge.id if body is None else rows_digest(body.table)
@@ -242,13 +200,10 @@ def _mismatch(place: Place, problem: str, expected: str, actual: str) -> ResumeM
     return ResumeMismatch(problem, where=where, expected=expected, found=actual)
 
 
-Cells = tuple[Deferred[Body], ...]
-
-
 def find_derivation(
     place: Place,
     kind: OperationKind,
-    inputs: tuple[Sequence[Edge], Cells],
+    inputs: tuple[Sequence[Edge], tuple[Deferred[Body], ...]],
     *,
     workspace: Workspace,
     rows: ChunkTable | None = None,
@@ -266,12 +221,30 @@ def find_derivation(
         ResumeMismatch: At this place something else was made.
     """
     parents, cells = inputs
+    found = find_recorded(place)
+    if found is None or not found.body.done():
+        return found
+    content = found.content
+    if content is None or found.body.error() or isinstance(content.outcome, Suspended):
+        discard_recorded(place)  # it is not done, or is made of one that was not
+        return None
+    required_operation(found, kind, place, workspace=workspace)
+    recorded, before = content.table, found.provenance.parents
+    if rows is not None:
+        _check_rows(place, "the task", rows_digest(recorded), rows)
 
-    def check(found: RecordedSession) -> Callable[..., None]:
-        required_operation(found, kind, place, workspace=workspace)
-        return derivation_check(found, parents, place, rows=rows)
+    def check(*bodies: Body) -> None:
+        if not before and not parents:
+            # A detached session has none, and begins with the rows of one.
+            _check_rows(place, "the transcript", rows_digest(recorded), bodies[0].table)
+            return
+        check_equal(place, "the number of parents", len(before), len(parents))
+        for old, new in zip(before, parents, strict=True):
+            # A program may name them anew.
+            if old.id != new.id and _digest(old) != _digest(new):
+                raise _mismatch(place, "a parent differs", f"session {old.id}", f"session {new.id}")
 
-    return _before(place, cells, check)
+    return replace(found, body=serve_recorded(found, cells, check))
 
 
 def find_selection(
@@ -290,14 +263,13 @@ def find_selection(
     """
     for operation in _operations_at(place, "select", record):
         calls = [one for one in _of(operation, record) if isinstance(one, ModelCall)]
-        if not calls or (answer := calls[0].answer) is None:
+        if not calls or calls[0].answer is None:
             continue
         model_check(operation, place)(*bodies)
         first, call = calls[-1], calls[0]
         earlier = None if first.seen is None else first.seen.question
         check_equal(place, "the menu", earlier, question)
-        exchange = exchange_of(AssistantTurn(answer), call.evidence)
-        return exchange.response.primary_choice
+        return response_of(call, None).primary_choice
     return None
 
 
@@ -321,26 +293,6 @@ def find_verdict(place: Place, record: Record, *, name: str, judge: str) -> Verd
     return None
 
 
-def _before(
-    place: Place, cells: Cells, check: Callable[[RecordedSession], Callable[..., None]]
-) -> RecordedSession | None:
-    found = find_recorded(place)
-    if found is None or not found.body.done():
-        return found
-    if _is_void(found):
-        discard_recorded(place)
-        return None
-    return replace(found, body=serve_recorded(found, cells, check(found)))
-
-
-def _is_void(found: RecordedSession) -> bool:
-    """Tell whether a session is not done, or is made of one that was not."""
-    content = found.content
-    if content is None or found.body.error() is not None:
-        return True
-    return isinstance(content.outcome, Suspended)
-
-
 def _operations_at(place: Place, kind: OperationKind, record: Record) -> list[Operation]:
     """Return the operations that serve a session and were made at a place, the last one first."""
     if current_source() is None or place.run is None:
@@ -357,3 +309,444 @@ def _operations_at(place: Place, kind: OperationKind, record: Record) -> list[Op
 def _of(operation: Operation, record: Record) -> Iterator[Entry]:
     """Yield the entries of an operation, the last one first."""
     return (entry for entry in reversed(record) if entry.operation == operation.operation)
+
+
+SKIPPED = "the call was skipped by decision; whether it had taken effect before is not known"
+DENIED = "the call was not allowed, and not made"
+CARRIED_OUT = "the call was carried out; what came of it is not known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """The state from which a run goes on."""
+
+    body: Body
+    """Rows, record and open calls so far."""
+
+    operation: Operation
+    """That of the run."""
+
+    turns: tuple[tuple[AssistantTurn, Exchange], ...]
+    """What the model said in this run, and the calls in which it did."""
+
+    last_row: int
+    """Index of the row of the last turn; 0 where there is none."""
+
+    open_calls: tuple[OpenCall, ...]
+    """The calls of the last turn that have no row."""
+
+    has_calls: bool
+    """Whether a model was asked in this run, so that what was recalled is known."""
+
+    context: Context | None
+    """The recalled notes, as the first request of the run showed them."""
+
+    own_entries: tuple[Entry, ...]
+    """What the run had noted by then, which the run around it may not know."""
+
+    differences: tuple[object, ...] = ()
+    """In what tools and provider are not what they were, for a warning."""
+
+    check: Callable[[Body, Body], None] | None = None
+    """Raises ResumeMismatch where transcript and instructions are others than they were; None
+    where that is sure."""
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The calls that somebody must decide about first."""
+        return tuple(each.call.id for each in self.open_calls if each.waits)
+
+    @property
+    def children(self) -> tuple[UUID, ...]:
+        """The sessions inside open calls that wait; they go on when these are made again."""
+        return tuple(each.said.child for each in self.open_calls if each.said.child is not None)
+
+    def known_results(self, tools: Mapping[str, ToolOffer]) -> dict[int, CallResult]:
+        """Return the known results, by result or decision, of the open calls by their index."""
+        results = {
+            each.index: _known_result(each, tools.get(each.call.name)) for each in self.open_calls
+        }
+        return {index: finished for index, finished in results.items() if finished is not None}
+
+    @property
+    def decided(self) -> frozenset[int]:
+        """The open calls, by their index, of which somebody has said whether they are made."""
+        return frozenset(each.index for each in self.open_calls if each.is_allowed)
+
+    @property
+    def passed(self) -> frozenset[tuple[int, int]]:
+        """The open calls, by row and index, that hooks have let pass."""
+        return frozenset((one.row, one.index) for one in self.open_calls if one.has_passed)
+
+    def effective_calls(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Return the calls of the last turn as they are made: some with other arguments."""
+        effective = list(calls)
+        for each in self.open_calls:
+            effective[each.index] = each.call
+            approval = each.said.approval
+            if approval is not None and approval.edited is not None:
+                edited = json.dumps(dict(approval.edited), ensure_ascii=False)
+                effective[each.index] = replace(effective[each.index], arguments=edited)
+        return effective
+
+    def answers(self) -> dict[int, CurrentCall]:
+        """Return the answers to the open calls, by their index, for when they are made."""
+        return {each.index: _answers_to(each) for each in self.open_calls}
+
+    def with_decisions(self, done: Mapping[int, CallResult]) -> dict[int, CallResult]:
+        """Return the results of calls, with the decisions by which they were made."""
+        results = dict(done)
+        for each in self.open_calls:
+            if each.allowed_by is not None and each.index in done:
+                results[each.index] = replace(done[each.index], decision=each.allowed_by.id)
+        return results
+
+
+def resume_point(body: Body, session: UUID, *, late: Record | None = None) -> ResumePoint | None:
+    """Return where the run of a session goes on; None where its record does not begin one.
+
+    Args:
+        body: What the run had written.
+        session: Which session it makes.
+        late: The record with the decisions that came since.
+    """
+    record = body.record if late is None else late
+    operation = own_operation(record, session)
+    if operation is None or operation.kind != "loop":
+        return None
+    own_entries = tuple(entries_since(record, session))
+    calls = _own_calls(own_entries, operation)
+    by_row = {row: call for call in calls for row in call.rows}
+    turns: list[tuple[AssistantTurn, Exchange]] = []
+    last_row = 0
+    for index, row in enumerate(body.table):
+        call = None if row.id is None else by_row.get(row.id)
+        if isinstance(row.content, AssistantTurn) and call is not None:
+            turns.append((row.content, Exchange(response_of(call, row), call.evidence)))
+            last_row = index
+    return ResumePoint(
+        body=replace(body, record=record, outcome=Completed()),
+        operation=operation,
+        turns=tuple(turns),
+        last_row=last_row,
+        open_calls=open_calls(body, session, late=late),
+        has_calls=bool(calls),
+        context=_context(calls),
+        own_entries=own_entries,
+    )
+
+
+def _own_calls(own_entries: Iterable[Entry], operation: Operation) -> list[ModelCall]:
+    return [
+        entry
+        for entry in own_entries
+        if isinstance(entry, ModelCall) and entry.operation == operation.operation
+    ]
+
+
+def _context(calls: list[ModelCall]) -> Context | None:
+    recorded_input = calls[0].seen if calls else None
+    if (
+        recorded_input is None
+        or recorded_input.context_at is None
+        or recorded_input.context is None
+    ):
+        return None
+    return Context(
+        recorded_input.context_at,
+        RathLLMMessage("user", recorded_input.context),
+        recorded_input.recalled,
+    )
+
+
+def _answers_to(open_call: OpenCall) -> CurrentCall:
+    decisions = open_call.said
+    answers = [
+        Answer(Question(each.interrupt.question or "", each.interrupt.schema), each.answer.text)
+        for each in decisions.questions
+        if each.answer is not None and each.answer.text is not None
+    ]
+    is_edited = decisions.approval is not None and decisions.approval.edited is not None
+    return CurrentCall(answers, is_edited=is_edited)
+
+
+def _denial(open_call: OpenCall, prepared: CheckedCall) -> CallResult | None:
+    """Return the result of a call that was not allowed, None for one that is made."""
+    approval = open_call.said.approval
+    if approval is None or approval.choice != "deny":
+        return None
+    why = DENIED if approval.text is None else f"{DENIED}: {approval.text}"
+    return CallResult(prepared, encode_failure("denied", why), "denied", decision=approval.id)
+
+
+def _known_result(open_call: OpenCall, offer: ToolOffer | None) -> CallResult | None:
+    prepared = CheckedCall(open_call.call, offer)
+    if open_call.result is not None:
+        run, row = open_call.result.run, open_call.result.shown
+        assert row is not None, "a call without a row is not known"
+        body = row.content.body if isinstance(row.content, ToolFeedback) else ""
+        result_text = ResultText(
+            body, failure=run.error_kind, exit_code=run.exit_code, images=row.images
+        )
+        return CallResult(prepared, result_text, run.status, recorded=(run, row))
+    decision = open_call.decision
+    if decision is None or decision.choice == "retry":
+        return _denial(open_call, prepared)
+    if decision.choice == "skip":
+        result = encode_failure("skipped", decision.text or SKIPPED)
+        return CallResult(prepared, result, "denied", decision=decision.id)
+    result = encode_result(CARRIED_OUT if decision.text is None else decision.text)
+    return CallResult(prepared, result, "done", decision=decision.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedCompression:
+    """A compression that failed or was cut off: it goes on with all that it had noted."""
+
+    origin: Deferred[Body]
+    """What it goes on with."""
+
+    operation: Operation
+    body: Body
+    """Its record, with the calls that were paid for in vain; its rows are those of the summary,
+    none where there is no summary yet."""
+
+    own_entries: Sequence[Entry]
+    """What it had noted by then, which the run around it may not know."""
+
+    check: Callable[[Body, Body], None]
+    """Raises ResumeMismatch where transcript and instructions are others than they were."""
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether the summary is there, so that no model is asked once more."""
+        return len(self.body.table) > 0
+
+    def start_with(self, user: Body) -> Body:
+        """Return the content so far, with the rows of the input where there is no summary."""
+        return self.body if self.has_summary else replace(self.body, table=user.table)
+
+
+def find_earlier_compression(
+    place: Place, cells: tuple[Deferred[Body], Deferred[Body]]
+) -> RecordedSession | UnfinishedCompression | None:
+    """Return the compression that was made at a place before, None where it is to be made.
+
+    Args:
+        place: Where it is made.
+        cells: Content of the user's and of the agent's session.
+
+    Raises:
+        ResumeMismatch: At this place something else was made.
+    """
+    found = find_recorded(place)
+    if found is None or not found.body.done():
+        return found
+    content, has_failed = found.content, found.body.error() is not None
+    operation = None if content is None else own_operation(content.record, found.id)
+    if content is None or (
+        operation is None and (has_failed or isinstance(content.outcome, Suspended))
+    ):
+        discard_recorded(place)
+        return None
+    if operation is None:
+        # The chain was at its budget, so that no model was asked: the rows are those of the input.
+        expected = rows_digest(content.table)
+
+        def check_input(user: Body, _: Body) -> None:
+            check_equal(place, "the transcript", expected, rows_digest(user.table))
+
+        return replace(found, body=serve_recorded(found, cells, check_input))
+    check = model_check(required_operation(found, "compress", place), place)
+    if not _goes_on(found, content):
+        return replace(found, body=serve_recorded(found, cells, check))
+    own_entries = entries_since(content.record, found.id)
+    is_summed_up = any(
+        isinstance(entry, Summary) and entry.operation == operation.operation
+        for entry in own_entries
+    )
+    rows = content.table if is_summed_up else content.table.prefix(0)
+    body = replace(content, table=rows, outcome=Completed(), unfinished=None)
+    return UnfinishedCompression(
+        origin=found.body, operation=operation, body=body, own_entries=own_entries, check=check
+    )
+
+
+def _goes_on(found: RecordedSession, content: Body) -> bool:
+    """Tell whether the run of a session is not done."""
+    source, outcome = current_source(), content.outcome
+    if isinstance(outcome, Cancelled):
+        return source is not None and source.cancelled == "go_on"
+    return isinstance(outcome, Suspended) or found.body.error() is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRun:
+    """An earlier run of a loop."""
+
+    session: UUID
+    provenance: Provenance | None
+    """Where the session comes from; None for what the call says."""
+
+    lineage: SessionLineage | None
+    """The documented DTO of it, None for what the call says."""
+
+    cells: tuple[Deferred[Body], Deferred[Body]]
+    """What a run that goes on waits for: content of the user's and of the agent's session."""
+
+    origin: Deferred[Body] | None = None
+    """What is gone on with, or made anew: of one content one run at most is made."""
+
+    placement: Placement | None = None
+    """In which place; None for that of the user's session."""
+
+    goes_on: ResumePoint | None = None
+    """Where the run goes on."""
+
+    complete_run: Session | None = None
+    """All that there is to it, where nothing is left to do."""
+
+
+def find_earlier_run(user: Session, agent: Session, place: Place) -> EarlierRun | None:
+    """Return the earlier run of the loop that is called here, None where there is none.
+
+    Raises:
+        ResumeMismatch: At this place something else was made.
+    """
+    found = find_recorded(place)
+    if found is None:
+        return _waiting(user, agent, place)
+    return _resume_found(found, user, agent, place)
+
+
+def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
+    """Return the run that made `user`, where it waits and belongs to this agent."""
+    if not user.body.done() or user.body.error() is not None or not agent.body.done():
+        return None
+    outcome = user.outcome
+    if not isinstance(outcome, Suspended) or isinstance(outcome, Cancelled):
+        return None
+    before = resume_point(user.body.result(), user.id, late=user.record)
+    if before is None or outcome.session not in (user.id, *before.children):
+        return None
+    # Within the program that made it, a session that waits is passed on to what comes next.
+    began = before.operation
+    is_passed_on = place.run is not None and place.run == began.place.run
+    if is_passed_on or began.head != tuple(agent.chunk_table):
+        return None
+    origin = latest_run(user.body)
+    if is_superseded(user.body):
+        return _join_latest(user, agent, origin)
+    earlier = _earlier_run(user, agent, origin, before)
+    return (
+        replace(earlier, complete_run=user) if before.waiting else replace(earlier, goes_on=before)
+    )
+
+
+def _join_latest(user: Session, agent: Session, origin: Deferred[Body]) -> EarlierRun:
+    """Return the run that has gone on with a session that is given again."""
+    written = origin.latest
+    if not origin.done() or origin.error() is None or written is None:
+        again = EarlierRun(
+            session=user.id, provenance=None, lineage=None, cells=(origin, agent.body)
+        )
+        return replace(again, complete_run=_same_run(user, origin))
+    before = resume_point(written, user.id)
+    assert before is not None, "its operation is there"
+    earlier = _earlier_run(user, agent, origin, before)
+    if not before.waiting:
+        return replace(earlier, goes_on=before)
+    waits = _still_waiting(before, written, user.id, origin)
+    return replace(earlier, complete_run=_same_run(user, waits))
+
+
+def _still_waiting(
+    before: ResumePoint, written: Body, session: UUID, origin: Deferred[Body]
+) -> Deferred[Body]:
+    """Return the content of a run with what it waits for by now."""
+    outcome = waiting_outcome(before.open_calls, NeedsDecision(session, ()), session)
+    waits = Deferred.of(replace(written, outcome=outcome))
+    alias(waits, origin)
+    return waits
+
+
+def _earlier_run(
+    user: Session, agent: Session, origin: Deferred[Body], before: ResumePoint
+) -> EarlierRun:
+    cells = (Deferred.of(before.body), agent.body)
+    return EarlierRun(
+        session=user.id,
+        provenance=user.provenance,
+        lineage=user.lineage,
+        cells=cells,
+        origin=origin,
+    )
+
+
+def _same_run(user: Session, content: Deferred[Body]) -> Session:
+    """Return the session of a run that has gone on with `user`."""
+    return Session.from_body(
+        content,
+        user.provenance,
+        id=user.id,
+        placement=user.placement.share(),
+        provider=user.provider,
+        lineage=user.lineage,
+    )
+
+
+def _resume_found(
+    found: RecordedSession, user: Session, agent: Session, place: Place
+) -> EarlierRun | None:
+    content, cells, origin = found.content, (user.body, agent.body), found.body
+    earlier = EarlierRun(
+        session=found.id,
+        provenance=None,
+        lineage=None,
+        cells=cells,
+        origin=origin,
+        placement=found.placed(user.placement),
+    )
+    if not found.body.done():
+        return replace(earlier, complete_run=_session_of(found, found.body, user, agent))
+    if content is None or own_operation(content.record, found.id) is None:
+        discard_recorded(place)
+        return earlier
+    check = model_check(required_operation(found, "loop", place), place)
+    if _goes_on(found, content):
+        before = resume_point(found.written, found.id, late=found.late)
+        assert before is not None, "its operation is there"
+        if not before.waiting:
+            return replace(earlier, goes_on=_check_resume(before, cells, check))
+        found = replace(found, body=_still_waiting(before, content, found.id, origin))
+    return replace(
+        earlier, complete_run=_session_of(found, serve_recorded(found, cells, check), user, agent)
+    )
+
+
+def _session_of(
+    found: RecordedSession, body: Deferred[Body], user: Session, agent: Session
+) -> Session:
+    """Return the session that was found, as the call makes it now."""
+    parents = (user.as_parent(), agent.as_parent())
+    session = Session.from_body(
+        body,
+        stamped(found.id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents),
+        id=found.id,
+        placement=found.placed(user.placement).share(),
+        provider=user.provider,
+        lineage=SessionLineage(user.id, agent.id),
+    )
+    return session.taking_over(found.late)
+
+
+def _check_resume(
+    before: ResumePoint,
+    cells: tuple[Deferred[Body], Deferred[Body]],
+    check: Callable[[Body, Body], None],
+) -> ResumePoint:
+    """Check the inputs now where they are there, else have the run do it."""
+    if all(cell.done() and cell.error() is None for cell in cells):
+        check(cells[0].result(), cells[1].result())
+        return before
+    return replace(before, check=check)

@@ -14,8 +14,8 @@ from rath.llm.client import require_model
 from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.registry import chat_client_for
 from rath.llm.stream import StreamFold
+from rath.session.calls.oneshot import OnEventCb
 from rath.session.calls.requests import Candidate
-from rath.session.calls.stream import OnEventCb
 from rath.session.scope import current_replay
 from rath.session.session import Session
 from rath.session.tooling import Tool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,22 @@ from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function
-from rath._core.text import one_line_preview, short_id
+from rath._core.text import short_id
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
-from rath.errors import PersistenceError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
 from rath.session.body import Body, CostSum
-from rath.session.calls.decisions import Approving, Deciding, current_outcome
+from rath.session.calls.decisions import Deciding
 from rath.session.checking import Checking
 from rath.session.chunk import (
     ChunkRow,
     ChunkTable,
-    readable_json,
-    show_images,
+    show_row,
     system_text_chunk,
     user_text_chunk,
 )
-from rath.session.content import AssistantTurn, SystemText, ToolFeedback, UserText
 from rath.session.derive import Branching
 from rath.session.events import GivenUsage
 from rath.session.files.session_files import SessionFiles
@@ -43,67 +39,15 @@ from rath.session.graph.recording import (
 )
 from rath.session.log.store import SessionStore
 from rath.session.operation import next_place
-from rath.session.outcome import Outcome, outcome_extras
+from rath.session.outcome import outcome_extras
 from rath.session.output import TypedReading
-from rath.session.record import Entry, Record, evidence_of, last_text
+from rath.session.record import Entry, evidence_of, last_text
 from rath.session.tooling import Tool
 
 # They are written against the class.
-_add_late = lazy_function("rath.session.saving", "add_late")
-_save = lazy_function("rath.session.saving", "save")
+_save = lazy_function("rath.session.loading", "save")
 _load_stored = lazy_function("rath.session.loading", "load_stored")
 _replay_session = lazy_function("rath.session.run.replay", "replay_session")
-
-
-class Replaying:
-    """The replays of a session."""
-
-    __slots__ = ()
-
-    def replay(
-        self: Any,
-        *,
-        at: int | None = None,
-        prompt: str | None = None,
-        provider: Provider | None = None,
-        tool_results: Mapping[str, object] | None = None,
-        agent: Callable[[Session], Session] | None = None,
-        tools: Sequence[Tool] | None = None,
-    ) -> Session:
-        """Run this session again: from its record alone, or from a row on with another course.
-
-        `replay()` runs every recorded operation of this session, and of those that it came from,
-        by the same code: models and tools answer from the record, so there is no network, no key
-        and no effect. Each request is rendered again and must have the recorded sha256; rows,
-        record and outcome must come out the same. Waits.
-
-        `replay(at=...)` makes a branch with the rows before one row, and lets a model go on from
-        there, live. Calls of tools whose results are cut off read as interrupted, unless
-        `tool_results` has another one. The branch works in the sandbox of this session, with the
-        files as they are now. Returns at once.
-
-        Args:
-            at: Index of the first row that the branch leaves out; a negative one counts from the
-                end. Needed with all that follows, but for `tool_results`: there the first row
-                with another result is meant.
-            prompt: What the user says next.
-            provider: Model to ask; by default the session's, else the recorded one, if this
-                machine would ask it at the recorded endpoint.
-            tool_results: By call id, what tools are to have given instead.
-            agent: Goes on in the place of the recorded agent, with tools and a model of its own.
-            tools: The tools that the recorded agent had beside the built-in ones.
-
-        Returns:
-            The replayed session, with the same id and rows; or the new one of the branch.
-
-        Raises:
-            ReplayDifference: The replay is not what the record says; tells the first difference.
-            PersistenceError: The record does not hold what is needed.
-            ValueError: There is no such row or call, or arguments exclude each other; or a tool
-                that the recorded agent had was not given.
-        """
-        replayed: Session = _replay_session(self, at, prompt, provider, tool_results, agent, tools)
-        return replayed
 
 
 EDGE_ROWS = 4
@@ -133,40 +77,14 @@ def _show_rows(table: ChunkTable) -> str:
     n_rows = len(table)
     if n_rows == 0:
         return "[]"
-    if n_rows <= 2 * EDGE_ROWS + 1:
-        lines = [_show_row(index, row) for index, row in enumerate(table)]
-    else:
-        lines = [_show_row(index, table[index]) for index in range(EDGE_ROWS)]
-        lines.append(f"... ({n_rows - 2 * EDGE_ROWS} chunks omitted) ...")
-        tail = range(n_rows - EDGE_ROWS, n_rows)
-        lines += [_show_row(index, table[index]) for index in tail]
+    indices = [*range(n_rows)]
+    if n_rows > 2 * EDGE_ROWS + 1:
+        indices[EDGE_ROWS:-EDGE_ROWS] = []
+    lines = [show_row(index, table[index], MAX_TEXT, MAX_ARGUMENTS) for index in indices]
+    if n_rows > len(lines):
+        lines.insert(EDGE_ROWS, f"... ({n_rows - len(lines)} chunks omitted) ...")
     return "[\n    " + ",\n    ".join(lines) + "\n  ]"
 
-
-def _show_row(index: int, row: ChunkRow) -> str:
-    match row.content:
-        case SystemText(text) | UserText(text):
-            preview = show_images(row.images, MAX_TEXT) + repr(one_line_preview(text, MAX_TEXT))
-        case AssistantTurn(text, calls):
-            parts = [] if text is None else [f"text={one_line_preview(text, MAX_TEXT)!r}"]
-            if calls:
-                listed = ", ".join(
-                    f"{call.name}({one_line_preview(call.arguments, MAX_ARGUMENTS)!r})"
-                    for call in calls
-                )
-                parts.append(f"tools=[{listed}]")
-            preview = ", ".join(parts) or "(empty)"
-        case ToolFeedback(call_id, name, body):
-            text = one_line_preview(readable_json(body), MAX_TEXT)
-            images = show_images(row.images, MAX_TEXT)
-            preview = f"{images}name={name!r}, id={call_id!r}, body={text!r}"
-        case other:
-            preview = repr(one_line_preview(str(dict(other.payload)), MAX_TEXT))
-    return f"[{index}] {row.kind_name}: {preview}"
-
-
-_late_lock = threading.Lock()
-"""Guards the few instructions in which late record entries are added."""
 
 _INSTEAD = {
     "id": "give it at the start, Session(chunk_table, id=...)",
@@ -187,7 +105,7 @@ _INSTEAD = {
 """What does the work of a setter, for the public attributes that have something of the kind."""
 
 
-class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading):
+class Session(Branching, Checking, Deciding, TypedReading):
     """A node of the session graph: rows and record that never change, and where tools run.
 
     Operations return new sessions. A session made by a run is there at once while the run goes
@@ -292,6 +210,51 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         )
         return session
 
+    def replay(
+        self,
+        *,
+        at: int | None = None,
+        prompt: str | None = None,
+        provider: Provider | None = None,
+        tool_results: Mapping[str, object] | None = None,
+        agent: Callable[[Session], Session] | None = None,
+        tools: Sequence[Tool] | None = None,
+    ) -> Session:
+        """Run this session again: from its record alone, or from a row on with another course.
+
+        `replay()` runs every recorded operation of this session, and of those that it came from,
+        by the same code: models and tools answer from the record, so there is no network, no key
+        and no effect. Each request is rendered again and must have the recorded sha256; rows,
+        record and outcome must come out the same. Waits.
+
+        `replay(at=...)` makes a branch with the rows before one row, and lets a model go on from
+        there, live. Calls of tools whose results are cut off read as interrupted, unless
+        `tool_results` has another one. The branch works in the sandbox of this session, with the
+        files as they are now. Returns at once.
+
+        Args:
+            at: Index of the first row that the branch leaves out; a negative one counts from the
+                end. Needed with all that follows, but for `tool_results`: there the first row
+                with another result is meant.
+            prompt: What the user says next.
+            provider: Model to ask; by default the session's, else the recorded one, if this
+                machine would ask it at the recorded endpoint.
+            tool_results: By call id, what tools are to have given instead.
+            agent: Goes on in the place of the recorded agent, with tools and a model of its own.
+            tools: The tools that the recorded agent had beside the built-in ones.
+
+        Returns:
+            The replayed session, with the same id and rows; or the new one of the branch.
+
+        Raises:
+            ReplayDifference: The replay is not what the record says; tells the first difference.
+            PersistenceError: The record does not hold what is needed.
+            ValueError: There is no such row or call, or arguments exclude each other; or a tool
+                that the recorded agent had was not given.
+        """
+        replayed: Session = _replay_session(self, at, prompt, provider, tool_results, agent, tools)
+        return replayed
+
     @classmethod
     def load(
         cls,
@@ -342,13 +305,6 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         where: str = _save(self, path=path, store=store)
         return where
 
-    # What needs the rows waits for them.
-
-    @property
-    def chunk_table(self) -> ChunkTable:
-        """The rows; waits for the run that makes them."""
-        return self._cell.result().table
-
     @property
     def cumulative_usage(self) -> RathLLMTokenUsage | None:
         """Tokens of all model calls behind this session, each counted once; waits for the run."""
@@ -360,12 +316,6 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         return self.inherited(self._cell.result()).cost()
 
     @property
-    def record(self) -> Record:
-        """The typed entries in order; waits for the run."""
-        record = self._cell.result().record
-        return record if self._late is None else self._late
-
-    @property
     def files(self) -> SessionFiles:
         """The file changes of the session, read from the record; reads of it wait for the run."""
         return SessionFiles(self)
@@ -374,12 +324,6 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         """Return the entry of the record that made `row`, None for one that was written; waits."""
         return evidence_of(self.record, row)
 
-    @property
-    def outcome(self) -> Outcome:
-        """How the run ended, or what it waits for by now; waits for it."""
-        body = self._cell.result()
-        return current_outcome(body.outcome, body, self.id, self._late)
-
     def text(self) -> str | None:
         """Return the last text of the model, or a summary that no model text follows; waits.
 
@@ -387,11 +331,6 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
             The text unstripped, or None when there is none.
         """
         return last_text(self.chunk_table, self.record)
-
-    def synchronize(self) -> Session:
-        """Wait for the run, raise its error if it failed, and return this session."""
-        self._cell.result()
-        return self
 
     def __await__(self) -> Generator[Any, Any, Session]:
         """Wait in any event loop; cancelling the wait leaves the run alone."""
@@ -405,25 +344,6 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         """
         self._cell.cancel()
         return self
-
-    # What never waits.
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the run that makes this session is still going."""
-        return not self._cell.done()
-
-    @property
-    def partial_table(self) -> ChunkTable:
-        """The rows so far, also of a failed or cancelled run; never waits, never raises."""
-        body = self._cell.latest
-        return ChunkTable() if body is None else body.table
-
-    @property
-    def partial_record(self) -> Record:
-        """The record so far, also of a failed run; never waits, never raises."""
-        body = self._cell.latest
-        return Body(ChunkTable()).record if body is None else body.record
 
     @property
     def parent_session_ids(self) -> tuple[UUID, ...]:
@@ -453,39 +373,6 @@ class Session(Approving, Branching, Checking, Deciding, Replaying, TypedReading)
         edges = tuple(Edge(parent) for parent in stamp.parent_session_ids)
         self._provenance = Provenance(stamp.operator, stamp.kind, edges, stamp.extras)
         note_content(self)
-
-    def add_entry(self, entry: Entry) -> None:
-        """Add a late entry to the record: a verdict, a decision, a selection; waits for the run.
-
-        Rows are never touched; what is derived later inherits the entry.
-        """
-        self.add_entries(entry)
-
-    def add_entries(self, *entries: Entry) -> None:
-        """Add late entries to the record, next to each other; waits for the run.
-
-        Where the session is stored they are added there too, and forced to disk.
-
-        Raises:
-            PersistenceError: A log of it cannot be written, or somebody else has changed it; then
-                nothing is added.
-        """
-        body = self._cell.result()
-        with _late_lock:
-            before = self._late
-            self._late = (body.record if before is None else before).extend(entries)
-            late = self._late
-        try:
-            _add_late(self._cell, late)
-        except PersistenceError:
-            with _late_lock:
-                newest = self._late
-                if newest is late:
-                    self._late = before
-            if newest is late:
-                raise
-            # Another thread has added more since, and may have written ours with it.
-            _add_late(self._cell, newest)
 
     def __repr__(self) -> str:
         if self.is_pending:

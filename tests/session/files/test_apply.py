@@ -15,9 +15,8 @@ from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect, note_gap
 from rath.errors import BackendError
 from rath.session import Session
-from rath.session.files.apply import all_or_none, apply_changes
 from rath.testing import tool_call
-from tests.support.api import net_changes
+from tests.support.api import all_or_none, apply_changes, net_changes
 from tests.support.session_files import (
     FILE,
     Change,

@@ -16,7 +16,6 @@ from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.options import TOOL_NAME, CallOptions, check_kind
 from rath.llm.image import Image
 from rath.session import Session
-from rath.session.calls.asking import call_here
 from rath.session.content import AssistantTurn
 from rath.session.outcome import (
     BudgetExceeded,
@@ -31,8 +30,8 @@ from rath.session.outcome import (
     RoundLimit,
 )
 from rath.session.output import plain_answer
-from rath.session.run.approvals import pass_on
-from rath.session.tooling import ApprovalRule, ToolEffects
+from rath.session.run.hook_calls import pass_on
+from rath.session.tooling import ApprovalRule, ToolEffects, call_here
 
 __all__ = ["AgentTool", "AgentToolOptions", "PassedImages"]
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, assert_never, cast, get_args
+from typing import Any, Literal, Self, TypeVar, cast, get_args
 from uuid import UUID
 
 from rath._core.lazy_imports import lazy_function
 from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments
-from rath.session.body import Body
+from rath.session.base import SessionBase
 from rath.session.open_calls import (
     ANSWER,
     Allowance,
     OpenCall,
-    SessionLike,
     last_interrupt,
     open_calls,
     own_operation,
 )
-from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Outcome, Suspended
-from rath.session.record import Decision, Entry, Interrupt, Record
+from rath.session.outcome import NeedsDecision, Suspended
+from rath.session.record import Decision, Entry, Interrupt
 from rath.session.tooling import ArgumentChecker, BadArguments, check_value
 
 Choice = Literal["retry", "skip", "done"]
@@ -30,24 +29,32 @@ Choice = Literal["retry", "skip", "done"]
 carried out, and the model reads so."""
 
 
-S = TypeVar("S", bound=SessionLike)
+S = TypeVar("S", bound=SessionBase)
 
 
 # Loads what writes logs, where anything is decided.
-_require_waiting = lazy_function("rath.session.log.open_logs", "require_waiting")
+_require_waiting = lazy_function("rath.session.log.ancestors", "require_waiting")
 
 
-class Deciding:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestion:
+    """A question of a tool that nobody has answered."""
+
+    call_id: str
+    tool: str
+    question: str
+    schema: Mapping[str, Any] | None
+    """JSON Schema of the answer, None where any JSON value will do."""
+
+    call: OpenCall = field(repr=False)
+
+
+class Deciding(SessionBase):
     """The decisions that a session which waits can take."""
 
     __slots__ = ()
 
-    @property
-    def open_calls(self: SessionLike) -> tuple[OpenCall, ...]:
-        """The calls of the last turn that have no result, and what is known of each; waits."""
-        return open_calls(self.body.result(), self.id, late=self.record)
-
-    def decide(self: S, call: str | OpenCall, choice: Choice, *, result: str | None = None) -> S:
+    def decide(self, call: str | OpenCall, choice: Choice, *, result: str | None = None) -> Self:
         """Decide about a call of which it is not known whether it took effect.
 
         Nothing runs yet: the decision is added to the record, and the run goes on when the session
@@ -69,120 +76,37 @@ class Deciding:
                 fit it.
             TypeError: `result` is no text.
         """
-        _check_choice(choice, result)
+        if choice not in get_args(Choice):
+            raise ValueError(f"unknown choice {choice!r}: expected 'retry', 'skip' or 'done'")
+        if result is not None and not isinstance(result, str):
+            raise TypeError(
+                f"result is what the model reads, a str, not {type(result).__name__}; for JSON "
+                "give json.dumps(...)"
+            )
+        if result is not None and choice != "done":
+            raise ValueError(f"a result goes with the choice 'done', not with {choice!r}")
         _require_waiting(self.body, self.id)
-        waiting = _waits(self)
-        open_call = _find_unknown_call(call, self.open_calls, self.id)
+        outcome = self.outcome
+        if not isinstance(outcome, Suspended):
+            why = f"waits for no decision; its outcome is {outcome!r}"
+            raise ValueError(f"session {self.id} {why}")  # noqa: TRY004  # the session does not fit
+        if outcome.session != self.id:
+            raise _passes_on(self.id, outcome.session, "decide")
+        open_call = _find_unknown_call(self, call)
         operation = own_operation(self.record, self.id)
         assert operation is not None, "a session with open calls has an operation"
         interrupt = last_interrupt(self.record, operation.operation)
         entries: list[Entry] = []
         if interrupt is None:
-            calls = waiting.calls if isinstance(waiting, NeedsDecision) else (open_call.call.id,)
+            calls = outcome.calls if isinstance(outcome, NeedsDecision) else (open_call.call.id,)
             interrupt = Interrupt(operation=operation.operation, reason="decision", calls=calls)
             entries.append(interrupt)
-        entries.append(_outcome_decision(interrupt, open_call, choice, result))
+        entries.append(_decision(interrupt, open_call, choice, by="Session.decide", text=result))
         self.add_entries(*entries)
         return self
 
-
-def _check_choice(choice: object, result: object) -> None:
-    if choice not in get_args(Choice):
-        raise ValueError(f"unknown choice {choice!r}: expected 'retry', 'skip' or 'done'")
-    if result is None:
-        return
-    if not isinstance(result, str):
-        raise TypeError(
-            f"result is what the model reads, a str, not {type(result).__name__}; for JSON give "
-            "json.dumps(...)"
-        )
-    if choice != "done":
-        raise ValueError(f"a result goes with the choice 'done', not with {choice!r}")
-
-
-def _waits(session: SessionLike) -> Suspended:
-    outcome = session.outcome
-    if isinstance(outcome, Suspended) and outcome.session == session.id:
-        return outcome
-    why = f"waits for no decision; its outcome is {outcome!r}"
-    if isinstance(outcome, Suspended):
-        why = (
-            f"only passes on that session {outcome.session} waits; decide there, for example "
-            "Session.load(...) with that id"
-        )
-    raise ValueError(f"session {session.id} {why}")
-
-
-def _find_unknown_call(
-    call: str | OpenCall, open_calls: Sequence[OpenCall], session: UUID
-) -> OpenCall:
-    undone = [one for one in open_calls if one.state != "known"]
-    for one in undone:
-        is_meant = one.call.id == call or one is call
-        if is_meant and one.waits_for in ("approval", "input"):
-            method = "approve, deny or edit" if one.waits_for == "approval" else "answer"
-            raise ValueError(
-                f"call {one} of session {session} waits for an {one.waits_for}, and not for a "
-                f"decision of what became of it; use session.{method}"
-            )
-    if isinstance(call, OpenCall):
-        matching = [
-            one for one in undone if (one.asked_in, one.index) == (call.asked_in, call.index)
-        ]
-    else:
-        matching = [one for one in undone if one.call.id == call]
-    if len(matching) == 1:
-        return matching[0]
-    wanted = call.call.id if isinstance(call, OpenCall) else call
-    listed = "; ".join(map(str, undone)) or "none"
-    if not matching:
-        raise ValueError(
-            f"session {session} has no open call {wanted!r}; open are: {listed}. A call whose "
-            "result is recorded is not decided about"
-        )
-    raise ValueError(
-        f"{len(matching)} open calls of session {session} have the id {wanted!r}: {listed}. Give "
-        "one of session.open_calls instead"
-    )
-
-
-def _outcome_decision(
-    interrupt: Interrupt, open_call: OpenCall, choice: Choice, result: str | None
-) -> Decision:
-    return Decision(
-        operation=interrupt.operation,
-        rows=() if open_call.asked_in is None else (open_call.asked_in,),
-        interrupt=interrupt.id,
-        choice=choice,
-        by="Session.decide",
-        call_id=open_call.call.id,
-        arguments=parse_tool_arguments(open_call.call.arguments)[0],
-        tool=open_call.call.name,
-        call=open_call.index,
-        text=result,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenQuestion:
-    """A question of a tool that nobody has answered."""
-
-    call_id: str
-    tool: str
-    question: str
-    schema: Mapping[str, Any] | None
-    """JSON Schema of the answer, None where any JSON value will do."""
-
-    call: OpenCall = field(repr=False)
-
-
-class Approving:
-    """The decisions about calls that wait before they are made, or go on."""
-
-    __slots__ = ()
-
     @property
-    def questions(self: SessionLike) -> tuple[OpenQuestion, ...]:
+    def questions(self) -> tuple[OpenQuestion, ...]:
         """The unanswered questions of tools that called `rath.ask`, in call order; waits."""
         return tuple(
             OpenQuestion(
@@ -196,7 +120,7 @@ class Approving:
             if each.waits_for == "input"
         )
 
-    def approve(self: S, call_id: str | OpenCall, *, by: str = "Session.approve") -> S:
+    def approve(self, call_id: str | OpenCall, *, by: str = "Session.approve") -> Self:
         """Allow a call that waits for it.
 
         Nothing runs yet: the decision is added to the record, and the run goes on when nothing
@@ -219,7 +143,7 @@ class Approving:
         """
         return _allow(self, call_id, "approve", by=by)
 
-    def deny(self: S, call_id: str | OpenCall, reason: str = "", *, by: str = "Session.deny") -> S:
+    def deny(self, call_id: str | OpenCall, reason: str = "", *, by: str = "Session.deny") -> Self:
         """Have a call that waits for an approval not made; see `approve`.
 
         Args:
@@ -237,12 +161,12 @@ class Approving:
         return _allow(self, call_id, "deny", by=by, text=valid_unicode(reason) or None)
 
     def edit(
-        self: S,
+        self,
         call_id: str | OpenCall,
         arguments: Mapping[str, Any],
         *,
         by: str = "Session.edit",
-    ) -> S:
+    ) -> Self:
         """Allow a call with other arguments, of which the model is told; see `approve`.
 
         Args:
@@ -263,8 +187,8 @@ class Approving:
         return _allow(self, call_id, "edit", by=by, edited=cast("dict[str, Any]", edited))
 
     def answer(
-        self: S, value: Any, call_id: str | OpenCall | None = None, *, by: str = "Session.answer"
-    ) -> S:
+        self, value: Any, call_id: str | OpenCall | None = None, *, by: str = "Session.answer"
+    ) -> Self:
         """Answer what a tool has asked with `rath.ask`; see `approve`.
 
         Args:
@@ -289,8 +213,38 @@ class Approving:
                     f"asked for: {exc}"
                 ) from exc
         text = json.dumps(plain, ensure_ascii=False)
-        self.add_entries(_approval_decision(question, open_call, ANSWER, by=by, text=text))
+        self.add_entries(_decision(question, open_call, ANSWER, by=by, text=text))
         return self
+
+
+def _passes_on(session: UUID, waiting: UUID, verb: str) -> ValueError:
+    return ValueError(
+        f"session {session} only passes on that session {waiting} waits; {verb} there, for "
+        "example Session.load(...) with that id"
+    )
+
+
+def _find_unknown_call(session: SessionBase, call: str | OpenCall) -> OpenCall:
+    undone = [one for one in session.open_calls if one.state != "known"]
+    matching = [one for one in undone if _is_meant(one, call)]
+    for one in matching:
+        if one.waits_for in ("approval", "input"):
+            raise ValueError(
+                f"call {one} of session {session.id} waits for an {one.waits_for}, and not for a "
+                f"decision of what became of it; use session.{_WAITS[one.waits_for][1]}"
+            )
+    if len(matching) == 1:
+        return matching[0]
+    listed = "; ".join(map(str, undone)) or "none"
+    if not matching:
+        raise ValueError(
+            f"session {session.id} has no open call {_name_of(call)}; open are: {listed}. A call "
+            "whose result is recorded is not decided about"
+        )
+    raise ValueError(
+        f"{len(matching)} open calls of session {session.id} have the id {_name_of(call)}: "
+        f"{listed}. Give one of session.open_calls instead"
+    )
 
 
 def _allow(
@@ -307,13 +261,11 @@ def _allow(
         _check_edited(session, open_call, edited)
     interrupt = open_call.said.to_allow
     assert interrupt is not None, "a call that waits for an approval says since when"
-    session.add_entries(
-        _approval_decision(interrupt, open_call, choice, by=by, text=text, edited=edited)
-    )
+    session.add_entries(_decision(interrupt, open_call, choice, by=by, text=text, edited=edited))
     return session
 
 
-def _check_edited(session: SessionLike, open_call: OpenCall, edited: Mapping[str, Any]) -> None:
+def _check_edited(session: SessionBase, open_call: OpenCall, edited: Mapping[str, Any]) -> None:
     """Check arguments against the schema that the run offered, where the record has it."""
     operation = own_operation(session.record, session.id)
     offered = () if operation is None else operation.tools
@@ -326,7 +278,7 @@ def _check_edited(session: SessionLike, open_call: OpenCall, edited: Mapping[str
         raise ValueError(f"call {open_call} cannot be made with these arguments: {exc}") from exc
 
 
-def _find_waiting_call(session: SessionLike, call: str | OpenCall | None, wanted: str) -> OpenCall:
+def _find_waiting_call(session: SessionBase, call: str | OpenCall | None, wanted: str) -> OpenCall:
     """Return the call that is meant, once it is sure that it waits for just that.
 
     Raises:
@@ -335,10 +287,7 @@ def _find_waiting_call(session: SessionLike, call: str | OpenCall | None, wanted
     _require_waiting(session.body, session.id)
     outcome = session.outcome
     if isinstance(outcome, Suspended) and outcome.session != session.id:
-        raise ValueError(
-            f"session {session.id} only passes on that session {outcome.session} waits; say it "
-            "there, for example Session.load(...) with that id"
-        )
+        raise _passes_on(session.id, outcome.session, "say it")
     calls = session.open_calls if isinstance(outcome, Suspended) else ()
     fitting = [each for each in calls if _is_open_for(each, wanted)]
     matching = [each for each in fitting if call is None or _is_meant(each, call)]
@@ -377,29 +326,23 @@ def _name_of(call: str | OpenCall | None) -> str:
     return repr(call.call.id if isinstance(call, OpenCall) else call)
 
 
-_METHODS = {
-    "approval": "approve, deny or edit",
-    "input": "answer",
-    "decision": "decide",
+_WAITS = {
+    "approval": ("an approval", "approve, deny or edit"),
+    "input": ("an answer", "answer"),
+    "decision": ("a decision", "decide"),
 }
+"""By what a call waits for: its name, and the methods with which it is given."""
 
 
 def _not_waiting(
-    session: SessionLike, call: str | OpenCall | None, wanted: str, calls: Sequence[OpenCall]
+    session: SessionBase, call: str | OpenCall | None, wanted: str, calls: Sequence[OpenCall]
 ) -> str:
     """Say what a session waits for, and how that is said."""
-    waiting = [each for each in calls if each.waits_for is not None]
-    listed = "; ".join(
-        f"{each} for {_article(each.waits_for or '')}: session.{_METHODS[each.waits_for or '']}"
-        for each in waiting
-    )
+    waiting = [(each, *_WAITS[each.waits_for]) for each in calls if each.waits_for is not None]
+    listed = "; ".join(f"{each} for {name}: session.{methods}" for each, name, methods in waiting)
     what = "a call" if call is None else f"a call {_name_of(call)}"
     where = f"; what waits: {listed}" if listed else "; nothing waits in it"
-    return f"session {session.id} has not {what} that waits for {_article(wanted)}{where}"
-
-
-def _article(kind: str) -> str:
-    return {"approval": "an approval", "input": "an answer", "decision": "a decision"}[kind]
+    return f"session {session.id} has not {what} that waits for {_WAITS[wanted][0]}{where}"
 
 
 def _as_json(value: Any) -> Any:
@@ -418,7 +361,7 @@ def _as_json(value: Any) -> Any:
         ) from exc
 
 
-def _approval_decision(
+def _decision(
     interrupt: Interrupt,
     open_call: OpenCall,
     choice: str,
@@ -427,12 +370,11 @@ def _approval_decision(
     text: str | None = None,
     edited: Mapping[str, Any] | None = None,
 ) -> Decision:
-    assert open_call.asked_in is not None, "a row of a run has an id"
     if not isinstance(by, str):
         raise TypeError(f"by says who decides, a str, not {type(by).__name__}")
     return Decision(
         operation=interrupt.operation,
-        rows=(open_call.asked_in,),
+        rows=() if open_call.asked_in is None else (open_call.asked_in,),
         interrupt=interrupt.id,
         choice=choice,
         by=valid_unicode(by),
@@ -443,53 +385,3 @@ def _approval_decision(
         text=text,
         edited=edited,
     )
-
-
-def current_outcome(outcome: Outcome, body: Body, session: UUID, late: Record | None) -> Outcome:
-    """Return an outcome without what somebody has said since.
-
-    Of several things that a session waits for it tells decisions first, then approvals, then
-    answers.
-
-    Args:
-        outcome: How the run ended.
-        body: What it had written.
-        session: Which session it makes.
-        late: The record with what came since, None where nothing did.
-    """
-    if not isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
-        return outcome
-    if outcome.session != session:
-        return outcome
-    calls = open_calls(body, session, late=late)
-    if not calls and not isinstance(outcome, NeedsDecision):
-        return outcome  # its log holds no turn that says more
-    return waiting_outcome(calls, outcome, session)
-
-
-def waiting_outcome(
-    calls: Sequence[OpenCall], outcome: NeedsApproval | NeedsInput | NeedsDecision, session: UUID
-) -> Outcome:
-    """Return the outcome of a session by its open calls; `outcome` where it waits for none.
-
-    Its kind is kept then, with nothing in it: the run goes on when it is given to its agent.
-    """
-    waiting = {kind: [each for each in calls if each.waits_for == kind] for kind in _ORDER}
-    if waiting["decision"]:
-        return NeedsDecision(session, tuple(each.call.id for each in waiting["decision"]))
-    if waiting["approval"]:
-        return NeedsApproval(session, tuple(each.call.id for each in waiting["approval"]))
-    if waiting["input"]:
-        return NeedsInput(session, waiting["input"][0].question or "")
-    match outcome:
-        case NeedsApproval():
-            return NeedsApproval(session, ())
-        case NeedsInput():
-            return NeedsInput(session, "")
-        case NeedsDecision():
-            return NeedsDecision(session, ())
-        case _:
-            assert_never(outcome)
-
-
-_ORDER = ("decision", "approval", "input")

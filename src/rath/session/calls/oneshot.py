@@ -1,8 +1,12 @@
-"""Single calls of a model beside a loop: compress, select."""
+"""Questions outside of a conversation, and the callback that reads answers as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,10 +15,12 @@ from uuid import UUID
 
 from msgspec import structs
 
-from rath.llm.chat_response import RathLLMChatChoice
+from rath._async.bridge import call_either, is_async
+from rath._async.workers import UserExit
+from rath.errors import BudgetExceededError
+from rath.llm.chat_response import RathLLMChatChoice, RathLLMStreamDelta
 from rath.session.body import Body
 from rath.session.calls.requests import Candidate, Conversation, RequestFrame, side_request
-from rath.session.calls.stream import Emitter, OnEventCb
 from rath.session.chunk import RowId
 from rath.session.record import ModelCall, Purpose
 
@@ -130,3 +136,131 @@ class _Held:
 
 def _as_it_is(choice: RathLLMChatChoice) -> RathLLMChatChoice:
     return choice
+
+
+_log = logging.getLogger("rath.session.loop")
+
+OnEventCb = Callable[[RathLLMStreamDelta], Awaitable[None] | None]
+
+_FAILED = "on_event failed; the run goes on"
+
+MAX_QUEUED = 1024
+"""Deltas that may wait for a slow callback before the stream itself is slowed down; a guess."""
+
+
+class Emitter:
+    """Gives deltas to one callback in order; leaving the block waits until it has had them all.
+
+    An exception of the callback is logged and does not end the run, except BudgetExceededError.
+    """
+
+    def __init__(self, callback: OnEventCb | None) -> None:
+        self._callback = callback
+        self._queue: deque[RathLLMStreamDelta] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._stop: BudgetExceededError | None = None
+        self._is_ending = False
+        self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def sink(self) -> Callable[[RathLLMStreamDelta], Awaitable[None] | None] | None:
+        """Where a model call puts its deltas, or None when nobody listens."""
+        return None if self._callback is None else self._put
+
+    def _put(self, delta: RathLLMStreamDelta) -> Awaitable[None] | None:
+        if self._stop is not None:
+            raise self._stop
+        self._queue.append(delta)
+        self._wake.set()
+        return self._wait_for_room() if len(self._queue) >= MAX_QUEUED else None
+
+    async def _wait_for_room(self) -> None:
+        self._room.clear()
+        await self._room.wait()
+
+    async def __aenter__(self) -> Self:
+        if self._callback is not None:
+            self._pump = asyncio.create_task(self._run(self._callback), name="rath callback")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pump is None:
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+            return
+        self._is_ending = True
+        self._wake.set()
+        try:
+            await self._pump
+        except asyncio.CancelledError:
+            self._pump.cancel()
+            raise
+        if self._stop is not None and error is None:
+            raise self._stop
+
+    async def _run(self, callback: OnEventCb) -> None:
+        deliver = _deliver_async if is_async(callback) else _deliver
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch = list(self._queue)
+            self._queue.clear()
+            self._room.set()
+            if batch and self._stop is None:
+                try:
+                    await call_either(deliver, callback, batch)
+                except BudgetExceededError as exc:
+                    self._stop = exc
+                except UserExit:
+                    # If this task ended here, a full queue would hold up the stream for ever.
+                    _log.exception(_FAILED)
+            if self._is_ending and not self._queue:
+                return
+
+
+def _deliver(callback: OnEventCb, batch: list[RathLLMStreamDelta]) -> Awaitable[None] | None:
+    """Call a plain function; one that gives an awaitable goes on where awaitables are awaited."""
+    for index, delta in enumerate(batch):
+        try:
+            waiting = callback(delta)
+        except BudgetExceededError:
+            raise
+        except BaseException:  # noqa: BLE001  # a callback that fails must not end the run it watches
+            _log.exception(_FAILED)
+        else:
+            if inspect.isawaitable(waiting):
+                return _deliver_async(callback, batch[index:], waiting)
+    return None
+
+
+async def _deliver_async(
+    callback: OnEventCb,
+    batch: list[RathLLMStreamDelta],
+    first: Awaitable[None] | None = None,
+) -> None:
+    """Call and await; `first` is what the call for the first delta gave, if it was made."""
+    for delta in batch:
+        try:
+            waiting, first = first or callback(delta), None
+            if inspect.isawaitable(waiting):
+                await waiting
+        except BudgetExceededError:
+            raise
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+            asyncio.CancelledError,
+        ):  # a callback that fails must not end the run it watches
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            _log.exception(_FAILED)

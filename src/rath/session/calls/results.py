@@ -16,12 +16,11 @@ from rath._core.blobs import Blob
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.session.bindings import Placement
-from rath.session.calls.asking import InnerRun, Question
 from rath.session.calls.requests import INTERRUPTED
 from rath.session.chunk import ChunkRow, RowId, tool_feedback_chunk
 from rath.session.content import ResultText, ToolCall, encode_failure, full_blob
 from rath.session.record import ToolRun, ToolStatus
-from rath.session.tooling import ToolOffer
+from rath.session.tooling import InnerRun, Question, ToolOffer
 
 _log = logging.getLogger("rath.session")
 

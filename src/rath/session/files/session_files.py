@@ -1,20 +1,30 @@
-"""The file changes of a session, read from its record."""
+"""Files of a session: workspaces it begins with, and what it did to them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import stat
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from os import PathLike
-from typing import Literal, Protocol
-from uuid import UUID
+from typing import Literal
+from uuid import UUID, uuid4
 
+from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
+from rath._core.text import short_id
+from rath.backend.changes import EffectPolicy, FileState, Manifest, manifest_digest
 from rath.backend.effects import FileEffect
+from rath.backend.snapshots import FrozenWorkspace, NewFile, Origin, Seed
 from rath.errors import BackendError
+from rath.session.base import SessionBase
 from rath.session.bindings import Placement
+from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.content import ToolFeedback
-from rath.session.files.apply import apply_changes, contents_of
 from rath.session.files.changes import (
     CallEffect,
     EffectGap,
@@ -33,23 +43,293 @@ from rath.session.files.changes import (
     undone_effects,
 )
 from rath.session.files.diff import unified_diff
-from rath.session.files.merge import FileConflict, merge_in
-from rath.session.files.workspace import MergeOrigin, atells_all, merge_origin
+from rath.session.files.merge import (
+    FileConflict,
+    Merge,
+    apply_changes,
+    contents_of,
+    merge_effects,
+    merge_in,
+    merge_trees,
+)
 from rath.session.record import Operation, Record, ToolRun
+from rath.session.scope import current_replay
+
+Frozen = Deferred[FrozenWorkspace | None]
+"""The files of a session, frozen when its run has ended; None where that was cut off."""
+
+_FILE = stat.S_IFREG | 0o644
 
 
-class _WithFiles(Protocol):
-    """The part of a session that its file changes are read from."""
+def freeze(cell: Deferred[Body], placement: Placement, session: UUID) -> Frozen:
+    """Freeze the files of a session: now, or as soon as the run that makes it has ended.
 
-    @property
-    def id(self) -> UUID: ...
+    Raises:
+        BackendError: The backend cannot copy a workspace.
+        RuntimeError: The session's sandbox was closed.
+    """
+    if current_replay() is not None:
+        return Deferred.of(None)  # no tool of a replay will open it
+    sandbox = placement.held()
+    if cell.done() and cell.error() is None:
+        return Deferred.of(sandbox.freeze())
+    if not sandbox.backend.capabilities().supports_workspace_copy:
+        sandbox.backend.freeze(sandbox)  # raises, and says what would help
+    frozen: Future[FrozenWorkspace] = Future()
+    take = partial(_take, placement.share(), frozen)
+    if not cell.at_end(take):
+        take()
 
-    @property
-    def chunk_table(self) -> ChunkTable: ...
-    @property
-    def record(self) -> Record: ...
-    @property
-    def placement(self) -> Placement: ...
+    async def wait_and_tell(_: Frozen) -> FrozenWorkspace | None:
+        await cell
+        return frozen.result() if frozen.done() else None
+
+    return Deferred.start(
+        wait_and_tell,
+        owner=uuid4(),
+        label=f"freezing the files of session {short_id(session)}",
+        inputs=(cell,),
+        on_cancel=lambda _: None,
+    )
+
+
+def _take(share: Placement, frozen: Future[FrozenWorkspace]) -> None:
+    """Freeze files at the end of a run, and give back the share of their sandbox.
+
+    When a reader sees the end, they may change again. An error is told to who asks for the files.
+    """
+    try:
+        frozen.set_result(share.held().freeze())
+    except RuntimeError as exc:
+        frozen.set_exception(exc)
+    except BaseException as exc:  # noqa: BLE001  # the same, by a backend of somebody else
+        error = BackendError(
+            f"the files were not copied: the {share.backend} backend, asked to freeze "
+            f"them, raised {type(exc).__name__}; fork without workspace='copy', or mend it"
+        )
+        error.__cause__ = exc
+        frozen.set_exception(error)
+    finally:
+        share.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOrigin:
+    """The files of one session."""
+
+    frozen: Frozen
+    session: UUID
+    """Whose files they are."""
+
+    above: CopyOrigin | MergeOrigin | None = None
+    """What that session's workspace came from: the last merge, or else the first one copied."""
+
+    async def __call__(self) -> Seed:
+        return Seed(await self.files())
+
+    async def files(self) -> FrozenWorkspace:
+        """Return the frozen files.
+
+        Raises:
+            BackendError: What would have frozen them was cancelled.
+        """
+        frozen = await self.frozen
+        if frozen is None:
+            raise BackendError(
+                f"the files of session {self.session} were not copied: the fork was cancelled "
+                "before the run that makes them had ended; fork again"
+            )
+        return frozen
+
+
+@dataclass(frozen=True, slots=True)
+class UndoOrigin:
+    """The files of one session with changes taken back."""
+
+    now: CopyOrigin
+    undone: tuple[FileEffect, ...]
+    """The net changes that are taken back."""
+
+    async def __call__(self) -> Seed:
+        """Return the files before the changes.
+
+        Raises:
+            BackendError: Files are not as the changes left them: somebody else changed them.
+        """
+        frozen = await self.now.files()
+        expected: dict[str, str | None] = {}
+        for change in self.undone:
+            if change.renamed_from is not None:
+                expected[change.renamed_from] = None
+            expected[change.path] = None if change.after is None else change.after.digest
+        foreign = [
+            path for path, digest in expected.items() if await _digest(frozen, path) != digest
+        ]
+        if foreign:
+            raise BackendError(
+                f"nothing was undone: since the record ends, somebody else changed "
+                f"{', '.join(map(repr, sorted(foreign)))}; put these files back as the session "
+                "left them, or fork with workspace='copy' and change the files there"
+            )
+        return Seed(frozen, await self._changes(frozen))
+
+    async def _changes(self, frozen: FrozenWorkspace) -> Mapping[str, NewFile | None]:
+        changes: dict[str, NewFile | None] = {}
+        for change in self.undone:
+            before = change.before
+            changes[change.path] = None
+            if before is None:
+                continue
+            # Kept, or moved and given another mode only: then it is there now.
+            data = before.data if before.data is not None else await frozen.aread(change.path)
+            mode = change.before_mode or _FILE
+            changes[change.renamed_from or change.path] = NewFile(data, mode)
+        return changes
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOrigin:
+    """The files of two sessions in one workspace."""
+
+    session: UUID
+    """The merged session."""
+
+    ours: CopyOrigin
+    theirs: CopyOrigin
+    _done: list[Merge] = field(default_factory=list[Merge])
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def __call__(self) -> Seed:
+        return Seed(await self.ours.files(), (await self.amerge()).changes)
+
+    def require_common_files(self) -> None:
+        """Refuse sides that were frozen already and have nothing in common; never waits.
+
+        Raises:
+            ValueError: They have nothing in common.
+        """
+        ours, theirs = self.ours.frozen.latest, self.theirs.frozen.latest
+        if ours is not None and theirs is not None and ours.base_with(theirs) is None:
+            raise ValueError(self._nothing_in_common())
+
+    async def abase(self) -> FrozenWorkspace:
+        """Return the youngest files that both came from.
+
+        Raises:
+            BackendError: There are none.
+        """
+        ours, theirs = await self.ours.files(), await self.theirs.files()
+        # A workspace that was never opened knows where it came from once it was looked at.
+        await ours.amanifest()
+        await theirs.amanifest()
+        base = ours.base_with(theirs)
+        if base is None:
+            raise BackendError(self._nothing_in_common())
+        return base
+
+    def _nothing_in_common(self) -> str:
+        return (
+            f"the workspaces of sessions {self.ours.session} and {self.theirs.session} came from "
+            "no common files, so nothing tells who changed what; make both by "
+            "fork(workspace='copy') of one session, or merge with files='ours' or files='theirs'"
+        )
+
+    async def amerge(self) -> Merge:
+        """Return the merged state of our files; worked out once."""
+        async with self._lock:
+            if not self._done:
+                ours, theirs = await self.ours.files(), await self.theirs.files()
+                self._done.append(await merge_trees(await self.abase(), ours, theirs))
+        return self._done[0]
+
+    async def aeffects(self) -> tuple[FileEffect, ...]:
+        """Return the changes of the merge to our files."""
+        return await merge_effects(await self.amerge(), await self.ours.files())
+
+
+def origin_above(origin: Origin | None) -> CopyOrigin | MergeOrigin | None:
+    """Return the origin of a workspace with that origin, as far as it is in memory."""
+    if isinstance(origin, UndoOrigin):
+        origin = origin.now
+    if isinstance(origin, CopyOrigin):
+        return origin.above or origin
+    return origin if isinstance(origin, MergeOrigin) else None
+
+
+def merge_origin(origin: Origin | None, session: UUID) -> MergeOrigin | None:
+    """Return the merge that made the files of `session`, if a workspace came from it."""
+    above = origin_above(origin)
+    todo = [] if above is None else [above]
+    while todo:
+        above = todo.pop()
+        if isinstance(above, CopyOrigin):
+            todo += [] if above.above is None else [above.above]
+        elif above.session == session:
+            return above
+        else:
+            todo += [above.ours, above.theirs]
+    return None
+
+
+async def _digest(frozen: FrozenWorkspace, path: str) -> str | None:
+    try:
+        return sha256(await frozen.aread(path)).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+async def atells_all(placement: Placement, changes: Sequence[FileEffect]) -> bool:
+    """Tell whether a session's files are those of the place that it left, with `changes` made.
+
+    Args:
+        placement: Where the session works.
+        changes: Net changes since it, or one that it came from, left the place of its parent.
+
+    Returns:
+        True also where that cannot be found out: the workspace is gone or no copy, the backend has
+        no digests, or a mode is not known.
+    """
+    first = await _first_files(placement)
+    if first is None or placement.here is None or placement.held().closed:
+        return True
+    sandbox = placement.held()
+    policy = (None if sandbox.spec is None else sandbox.spec.effects) or EffectPolicy()
+    expected = _changed(await first.amanifest(), changes)
+    digest = await sandbox.aworkspace_digest()
+    if digest is None or expected is None or _has_ignored(changes, policy):
+        return True
+    return digest == manifest_digest(expected)
+
+
+async def _first_files(placement: Placement) -> FrozenWorkspace | None:
+    """Return the files with which the first workspace of its own began."""
+    origin = origin_above(placement.origin)
+    while origin is not None:
+        if not isinstance(origin, CopyOrigin):
+            origin = origin.ours
+        elif origin.above is None:
+            return await origin.files()
+        else:
+            origin = origin.above
+    return None
+
+
+def _changed(manifest: Manifest, changes: Sequence[FileEffect]) -> Manifest | None:
+    """Return the manifest after net changes, None where a mode is not known."""
+    changed = dict(manifest)
+    for change in changes:
+        changed.pop(change.renamed_from or change.path, None)
+    for change in changes:
+        if change.after is None:
+            continue
+        if change.after_mode is None:
+            return None
+        changed[change.path] = FileState(change.after.digest, change.after.size, change.after_mode)
+    return changed
+
+
+def _has_ignored(changes: Sequence[FileEffect], policy: EffectPolicy) -> bool:
+    return any(not policy.ignore.isdisjoint(change.path.split("/")) for change in changes)
 
 
 class SessionFiles:
@@ -68,7 +348,7 @@ class SessionFiles:
 
     __slots__ = ("_session",)
 
-    def __init__(self, session: _WithFiles) -> None:
+    def __init__(self, session: SessionBase) -> None:
         self._session = session
 
     def effects(

@@ -37,17 +37,20 @@ from rath._core.files import (
 from rath._core.retention import TRASH_DIR_NAME, empty_trash, in_trash
 from rath.errors import PersistenceError
 from rath.llm.image import MAX_IMAGE_BYTES
-from rath.session.log.paths import (
+from rath.session.log.store import (
     INDEX_FILE_NAME,
     PARTIAL_SUFFIX,
     SESSION_FILE_SUFFIX,
     SESSION_PARTIAL_SUFFIX,
+    Log,
+    LogDriver,
+    LogStore,
+    StoredLog,
     ensure_private,
     os_errors,
     partial_path_of,
     sessions_dir,
 )
-from rath.session.log.store import Log, LogDriver, LogStore, StoredLog
 
 __all__ = ["BlobStore", "FileStore", "file_store", "read_consistent"]
 

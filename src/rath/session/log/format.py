@@ -51,6 +51,7 @@ from rath.session.events import (
 )
 from rath.session.graph.recording import lineage_extras_to_jsonable
 from rath.session.log.json_lines import (
+    CURRENT_SCHEMA_VERSION,
     chained,
     decode_record,
     dump,
@@ -59,9 +60,6 @@ from rath.session.log.json_lines import (
     output_to_plain,
     problem_of,
     to_json_value,
-)
-from rath.session.log.migrations import (
-    CURRENT_SCHEMA_VERSION,
 )
 from rath.session.outcome import Completed, Outcome, OutputValue
 from rath.session.record import (

@@ -25,7 +25,7 @@ from rath.session.events import AncestorRange, Event, GivenUsage, Header, Placem
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Edge, Provenance
-from rath.session.log.migrations import CURRENT_SCHEMA_VERSION
+from rath.session.log.json_lines import CURRENT_SCHEMA_VERSION
 from rath.session.record import Entry
 
 _FIELDS = (

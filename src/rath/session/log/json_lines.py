@@ -26,6 +26,10 @@ from rath.errors import PersistenceError
 
 Json = dict[str, Any]
 
+CURRENT_SCHEMA_VERSION = 3
+"""Version 1: header, rows and trailer. Version 2: also what happened, and checksums. Version 3: the
+same in half the bytes; what repeats is said once."""
+
 
 def free_json(value: object) -> msgspec.Raw:
     """Return JSON of any shape as the json module writes it.

@@ -30,9 +30,9 @@ from rath.session.events import (
     RoundEnd,
 )
 from rath.session.log import index
+from rath.session.log.build import ParsedLog, parse_log
 from rath.session.log.format import Batch, Encoder
 from rath.session.log.header import LogStart, is_same_place, placement_line
-from rath.session.log.parsed import ParsedLog, parse_log
 from rath.session.log.reader import read_lines
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 from rath.session.record import Entry, Record, RecordEntry

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rath.session.loading import load_stored as load_stored
     from rath.session.log.header import PersistedSessionHeader as PersistedSessionHeader
-    from rath.session.log.migrations import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
-    from rath.session.log.migrations import register_chunk_migration as register_chunk_migration
-    from rath.session.log.migrations import register_header_migration as register_header_migration
-    from rath.session.log.paths import SESSION_FILE_SUFFIX as SESSION_FILE_SUFFIX
-    from rath.session.log.paths import SESSION_PARTIAL_SUFFIX as SESSION_PARTIAL_SUFFIX
-    from rath.session.log.paths import SESSIONS_DIR_NAME as SESSIONS_DIR_NAME
-    from rath.session.log.paths import ensure_sessions_dir as ensure_sessions_dir
-    from rath.session.log.paths import session_file as session_file
-    from rath.session.log.paths import session_partial_file as session_partial_file
-    from rath.session.log.paths import sessions_dir as sessions_dir
+    from rath.session.log.json_lines import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
+    from rath.session.log.reader import register_chunk_migration as register_chunk_migration
+    from rath.session.log.reader import register_header_migration as register_header_migration
+    from rath.session.log.store import SESSION_FILE_SUFFIX as SESSION_FILE_SUFFIX
+    from rath.session.log.store import SESSION_PARTIAL_SUFFIX as SESSION_PARTIAL_SUFFIX
+    from rath.session.log.store import SESSIONS_DIR_NAME as SESSIONS_DIR_NAME
+    from rath.session.log.store import ensure_sessions_dir as ensure_sessions_dir
+    from rath.session.log.store import session_file as session_file
+    from rath.session.log.store import session_partial_file as session_partial_file
+    from rath.session.log.store import sessions_dir as sessions_dir
     from rath.session.persistence.errors import PersistenceError as PersistenceError
     from rath.session.persistence.loader import PersistedSession as PersistedSession
     from rath.session.persistence.loader import PersistedSessionMeta as PersistedSessionMeta
@@ -34,7 +34,7 @@ else:
             *("PersistedSession", "PersistedSessionMeta", "delete_session", "load_session"),
             *("list_persisted_sessions", "prune_sessions"),
         ),
-        "rath.session.log.migrations": (
+        "rath.session.log.reader": (
             *("CURRENT_SCHEMA_VERSION", "register_chunk_migration", "register_header_migration"),
         ),
         "paths": (

@@ -18,13 +18,12 @@ from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import nearest_first, parents_of
 from rath.session.loading import Loaded, load, load_file, placement_of
+from rath.session.log.build import LogSource, ParsedLog
 from rath.session.log.files import FileStore
 from rath.session.log.header import PersistedSessionHeader, header_of
 from rath.session.log.index.store_index import ListedLog, StoreIndex
-from rath.session.log.parsed import LogSource, ParsedLog
-from rath.session.log.paths import checked_id
-from rath.session.log.retention import delete_session, prune_sessions
-from rath.session.log.store import SessionStore, default_store
+from rath.session.log.store import SessionStore, checked_id, default_store
+from rath.session.log.verify import delete_session, prune_sessions
 from rath.session.outcome import Outcome
 from rath.session.record import Operation, Record
 from rath.session.session import Session

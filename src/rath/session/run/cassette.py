@@ -30,11 +30,10 @@ from rath.llm.stream import split
 from rath.session.calls.requests import Candidate
 from rath.session.chunk import ChunkTable
 from rath.session.content import rows_digest
-from rath.session.loading import session_of
-from rath.session.log.build import build
+from rath.session.loading import save, session_of
+from rath.session.log.build import LogSource, ParsedLog, build, closure
 from rath.session.log.bundle import BundleStore, pack, read_bundle, write_bundle
 from rath.session.log.files import FileStore
-from rath.session.log.parsed import LogSource, ParsedLog, closure
 from rath.session.operation import Place
 from rath.session.outcome import Suspended
 from rath.session.record import Entry, Verdict
@@ -51,7 +50,6 @@ from rath.session.run.recorded import (
     response_of,
     rows_differ,
 )
-from rath.session.saving import save
 from rath.session.scope import DerivedKind, ServedKind, ServedRun, gathering, replaying_in
 from rath.session.session import Session
 

@@ -23,9 +23,9 @@ from rath.session.content import json_digest
 from rath.session.files.changes import net_changes
 from rath.session.files.session_files import SessionFiles
 from rath.session.open_calls import REPEATABLE, own_operation
+from rath.session.programs import ResumePoint
 from rath.session.provider_builtin import candidates_for
 from rath.session.record import ModelCall, Operation, Record, ToolRun
-from rath.session.run.resume import ResumePoint
 from rath.session.session import Session
 from rath.session.tooling import SystemTools, Tool, ToolOffer, tool_digest, tool_schemas, tool_table
 

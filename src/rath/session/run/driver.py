@@ -18,9 +18,8 @@ from rath._core.lazy_imports import lazy_function
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.evidence import Exchange
 from rath.llm.provider import Provider
-from rath.session.bindings import Placement
 from rath.session.body import Body, suspension
-from rath.session.calls.asking import in_call
+from rath.session.calls.oneshot import Emitter, OnEventCb
 from rath.session.calls.requests import (
     Candidate,
     Context,
@@ -30,15 +29,17 @@ from rath.session.calls.requests import (
     offload,
     turn_request,
 )
-from rath.session.calls.results import CallResult, interrupted, recorded_call, skipped_call
-from rath.session.calls.stream import Emitter, OnEventCb
+from rath.session.calls.results import (
+    CallResult,
+    CheckedCall,
+    interrupted,
+    recorded_call,
+    skipped_call,
+)
 from rath.session.chunk import ChunkRow, RowId, assistant_turn_chunk, user_text_chunk
 from rath.session.content import AssistantTurn, ToolCall, rows_digest
 from rath.session.events import Intent, PendingResult
-from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.recording import Provenance
 from rath.session.hooks import NO_HOOKS, LoopHooks, PassedOn, inputs_changed
-from rath.session.operation import Place
 from rath.session.outcome import DeadlineExceeded, Outcome, RoundLimit
 from rath.session.output import OutputPlan, OutputRun, TurnVerdict, explain_refusal, judge_plain
 from rath.session.output_schema import OutputSpec
@@ -49,7 +50,10 @@ from rath.session.record import (
     Operation,
     report_to,
 )
-from rath.session.run.approvals import (
+from rath.session.run.budget import Budget, load_prices
+from rath.session.run.hook_calls import (
+    Answering,
+    CallHooks,
     Round,
     Suspending,
     for_answers,
@@ -57,34 +61,24 @@ from rath.session.run.approvals import (
     has_rule,
     to_be_allowed,
 )
-from rath.session.run.budget import Budget, load_prices
-from rath.session.run.hook_calls import Answering, CallHooks
 from rath.session.run.rounds import DispatchTool, ToolRounds
-from rath.session.run.run_log import RunLog, watched
-from rath.session.scope import ServedRun
+from rath.session.run.run_log import RunLog, RunPlan, watched
 from rath.session.session import Session
-from rath.session.tooling import ApprovalRule, ToolOffer
+from rath.session.tooling import ApprovalRule, ToolOffer, in_call
 
 if TYPE_CHECKING:
-    from rath.session.run.recorder import Recorder, RecordingPlan
-    from rath.session.run.resume import ResumePoint
+    from rath.session.programs import ResumePoint
 
 # It looks at files, and only a resumed run needs it.
 _log_differences = lazy_function("rath.session.run.differences", "log_differences")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoopPlan:
+class LoopPlan(RunPlan):
     """All that a run was given, checked before it was submitted."""
-
-    session: UUID
-    """The session that the run makes."""
 
     user: Callable[[Body], Body]
     """Adds to the user's content what came to its record since."""
-
-    cells: tuple[Deferred[Body], Deferred[Body]]
-    """Content of the user's and of the agent's session."""
 
     provider: Provider
     """The first one; the limits of the run are its."""
@@ -107,20 +101,8 @@ class LoopPlan:
     on_event: OnEventCb | None
     recall: Recall | None
     timeout: float | None
-    placement: Placement
-    provenance: Provenance
-    session_provider: Provider | None
-    lineage: SessionLineage
-    place: Place
-    started_at: str
-    """File, line and function of the call that submitted the run."""
-
-    recording: RecordingPlan | None
     goes_on: ResumePoint | None = None
     """Where the run goes on, if it had begun before."""
-
-    served: ServedRun | None = None
-    """The recorded run that answers in a replay."""
 
     hooks: LoopHooks = NO_HOOKS
     """Who is shown answers and calls; nobody in a replay."""
@@ -132,19 +114,6 @@ class LoopPlan:
     def output_spec(self) -> OutputSpec | None:
         """How the typed answer is asked for, if any is."""
         return None if self.output is None else self.output.spec
-
-    def recorder(self, cell: Deferred[Body]) -> Recorder | None:
-        """Return the recorder of the run; None where it is not recorded."""
-        if self.recording is None:
-            return None
-        return self.recording.recorder(
-            self.session,
-            cell,
-            self.provenance,
-            self.placement,
-            provider=self.session_provider,
-            lineage=self.lineage,
-        )
 
 
 class RoundResults(dict[int, CallResult]):
@@ -400,14 +369,16 @@ class TurnCalls:
         hooks = self._rounds.hooks
         if hooks is None or not hooks.hooks.before_tool:
             return dict(here.calls)
-        prepared = await self._rounds.prepare_all([*here.calls.values()])
-        row, places = here.turn_row.index, [*here.calls]
-        hooked = await self._rounds.show(prepared, session, row=row, places=places)
-        return {
-            at: here.calls[at]
-            for at, one in zip(places, hooked, strict=True)
-            if one.refusal is None
-        }
+        hooked = await self._hooked(here.calls, session, here.turn_row.index)
+        return {at: here.calls[at] for at, one in hooked.items() if one.refusal is None}
+
+    async def _hooked(
+        self, calls: Mapping[int, ToolCall], session: Session, row: int
+    ) -> dict[int, CheckedCall]:
+        """Return calls as they would be made, after their hooks."""
+        prepared = await self._rounds.prepare_all([*calls.values()])
+        hooked = await self._rounds.show(prepared, session, row=row, places=[*calls])
+        return dict(zip(calls, hooked, strict=True))
 
     async def _to_be_allowed(self, here: Round, before: ResumePoint | None) -> list[int]:
         """Return which calls somebody must allow before any of the round is made."""
@@ -423,10 +394,8 @@ class TurnCalls:
         if not candidates:
             return []
         session, row = self._snapshot(), here.turn_row.index
-        prepared = await self._rounds.prepare_all([*candidates.values()])
         # What is asked about is what would be made.
-        hooked = await self._rounds.show(prepared, session, row=row, places=[*candidates])
-        hooked_calls = dict(zip(candidates, hooked, strict=True))
+        hooked_calls = await self._hooked(candidates, session, row)
         return await to_be_allowed(hooked_calls, rule, session, row=row)
 
     async def _suspend(self, suspending: Suspending) -> Outcome:
@@ -665,14 +634,7 @@ class LoopRun:
 
     def snapshot(self) -> Session:
         """Return the session with what the run has made so far."""
-        return Session.from_body(
-            Deferred.of(self._log.body),
-            self._plan.provenance,
-            id=self._plan.session,
-            placement=self._plan.placement.share(),
-            provider=self._plan.session_provider,
-            lineage=self._plan.lineage,
-        )
+        return self._plan.made(Deferred.of(self._log.body), self._plan.placement.share())
 
 
 def _row_of(exchange: Exchange) -> ChunkRow:

@@ -1,4 +1,4 @@
-"""Hooks called around answers and tool calls."""
+"""What people and hooks say about the tool calls and answers of a run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, assert_never, cast
 from uuid import UUID
 
 from msgspec.structs import replace as replace_struct
 
+from rath._async.bridge import call_either
+from rath._async.deferred import nesting
+from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath._core.text import valid_unicode
 from rath.backend.abc import SandboxIdentity
 from rath.llm.image import Image
 from rath.llm.tool_args import parse_tool_arguments
-from rath.session.calls.results import CALL_INTERRUPTED, CallResult, CheckedCall
+from rath.session.calls.results import CALL_INTERRUPTED, CallResult, CheckedCall, recorded_call
 from rath.session.chunk import ChunkKind, ChunkRow, RowId, make_row
 from rath.session.content import AssistantTurn, ResultText, ToolCall, ToolFeedback, encode_failure
 from rath.session.hooks import (
@@ -36,9 +39,19 @@ from rath.session.hooks import (
     ask_hook,
     hook_name,
 )
-from rath.session.record import Change, ChangedPart, Entry, ModelCall
+from rath.session.operation import call_scope, operation_scope
+from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Outcome
+from rath.session.record import Change, ChangedPart, Entry, Interrupt, ModelCall
 from rath.session.session import Session
-from rath.session.tooling import CallRequest
+from rath.session.tooling import (
+    ApprovalRule,
+    CallRequest,
+    InnerRun,
+    Question,
+    ToolOffer,
+    current_call,
+    tool_digest,
+)
 
 MODEL_HOOK_TIMEOUT = 60.0
 """Seconds that a model hook may take with one answer: time for a model call of its own; a guess."""
@@ -386,7 +399,7 @@ class CallHooks:
 
 
 def _request(prepared: CheckedCall, session: Session) -> CallRequest:
-    # A copy: what a hook changes in place is no word of it.
+    # A copy: what a hook or a rule changes in place is no word of it.
     return CallRequest(
         session=session,
         call_id=prepared.call.id,
@@ -450,3 +463,188 @@ def _read(old: ResultText, new: ResultText) -> tuple[str, str]:
 
 def _json(arguments: Mapping[str, Any]) -> str:
     return valid_unicode(json.dumps(dict(arguments), ensure_ascii=False))
+
+
+def has_rule(offer: ToolOffer | None, rule: ApprovalRule) -> bool:
+    """Tell whether anybody may want to allow a call of a tool first."""
+    return offer is not None and not (offer.approval == "never" and rule == "never")
+
+
+async def to_be_allowed(
+    prepared: Mapping[int, CheckedCall], rule: ApprovalRule, session: Session, *, row: int
+) -> list[int]:
+    """Return which calls of a turn somebody must allow first, by their places in it.
+
+    The rules are asked one after another: that of the tool, then that of the run. One that gives no
+    answer, or none that is a bool, counts as yes, and the log says so.
+
+    Args:
+        prepared: The calls; one that is refused anyway is not asked about.
+        rule: That of the run.
+        session: A snapshot, which the rules see.
+        row: Index of the row in which the model asked.
+    """
+    wanted: list[int] = []
+    for at, one in prepared.items():
+        offer = one.offer
+        if one.refusal is not None or offer is None:
+            continue
+        request = _request(one, session)
+        # What a rule asks of agents has a place of its own, beside that of the tool.
+        with call_scope(session.id, row, at), operation_scope("approval"):
+            is_wanted = await _says_yes(offer.approval, request, offer.limit)
+            if is_wanted or await _says_yes(rule, request, offer.limit):
+                wanted.append(at)
+    return wanted
+
+
+async def _says_yes(rule: ApprovalRule, request: CallRequest, limit: float) -> bool:
+    """Ask one rule, under the deadline of the tool."""
+    if isinstance(rule, str):
+        return rule == "always"
+    deadline = asyncio.timeout(limit)
+    with nesting() as nested:
+        try:
+            async with deadline:
+                verdict: object = await call_either(rule, request)
+        except Exception as exc:  # noqa: BLE001  # a tool's lane: what is not known to be allowed is asked
+            cause = exc.cause if isinstance(exc, UserExit) else exc
+            why = f"it raised {type(cause).__name__}"
+            if isinstance(exc, TimeoutError) and deadline.expired():
+                nested.cancel()
+                why = f"it gave no answer within {limit:g} s"
+            _log.warning("%s", _mistaken(request, rule, why), exc_info=cause)
+            return True
+    if verdict is True or verdict is False:
+        return verdict
+    why = f"it gave a {type(verdict).__name__}, expected a bool"
+    _log.warning("%s", _mistaken(request, rule, why))
+    return True
+
+
+def _mistaken(request: CallRequest, rule: object, why: str) -> str:
+    name = getattr(rule, "__qualname__", type(rule).__qualname__)
+    return (
+        f"the approval rule {name} could not say whether call {request.call_id!r} "
+        f"({request.tool}) needs an approval: {why}; so it needs one"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The calls of a turn as one run makes them."""
+
+    operation: UUID
+    turn_row: RowId
+    """The row in which the model asked."""
+
+    calls: Mapping[int, ToolCall]
+    """By their place in it."""
+
+    tools: Mapping[str, ToolOffer]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspending:
+    """How a run ends that waits."""
+
+    outcome: Outcome
+    entries: tuple[Entry, ...]
+    """What is noted of it."""
+
+    inner: tuple[Session, ...] = ()
+    """Sessions inside its calls that wait."""
+
+
+def for_approval(here: Round, places: list[int]) -> Suspending:
+    """Return how a run ends that waits for approvals: none of its calls was made now.
+
+    Args:
+        here: The round.
+        places: The calls that somebody must allow.
+    """
+    entry = _interrupt(here, places, "approval")
+    return Suspending(NeedsApproval(here.turn_row.session, entry.calls), (entry,))
+
+
+def for_answers(here: Round, done: Mapping[int, CallResult]) -> Suspending | None:
+    """Return how a run ends some of whose calls wait, None where none does.
+
+    Args:
+        here: The round.
+        done: What became of its calls.
+    """
+    waiting = [
+        (at, one, waits) for at, one in sorted(done.items()) if (waits := one.waits) is not None
+    ]
+    if not waiting:
+        return None
+    entries: list[Entry] = []
+    outcomes: list[Outcome] = []
+    inner: list[InnerRun] = []
+    for at, one, waits in waiting:
+        entries.append(recorded_call(one, here.operation)[0])
+        match waits:
+            case Question(text, schema):
+                plain_schema = None if schema is None else dict(schema)
+                entries.append(_interrupt(here, [at], "input", question=text, schema=plain_schema))
+                outcomes.insert(len(outcomes) - len(inner), NeedsInput(here.turn_row.session, text))
+            case InnerRun() as run:
+                entries.append(_inner_interrupt(here, at, run))
+                outcomes.append(run.outcome)
+                inner.append(run)
+            case _:
+                assert_never(waits)
+    return Suspending(outcomes[0], tuple(entries), tuple(run.session for run in inner))
+
+
+def _inner_interrupt(here: Round, at: int, run: InnerRun) -> Interrupt:
+    outcome = run.outcome
+    reason: Literal["approval", "input", "decision"] = "decision"
+    if isinstance(outcome, NeedsApproval | NeedsInput):
+        reason = "approval" if isinstance(outcome, NeedsApproval) else "input"
+    question = outcome.question if isinstance(outcome, NeedsInput) else None
+    return _interrupt(here, [at], reason, question=question, child=run.child)
+
+
+def _interrupt(
+    here: Round,
+    places: list[int],
+    reason: Literal["approval", "input", "decision"],
+    *,
+    question: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    child: UUID | None = None,
+) -> Interrupt:
+    calls = [here.calls[at] for at in places]
+    return Interrupt(
+        operation=here.operation,
+        rows=(here.turn_row,),
+        reason=reason,
+        calls=tuple(call.id for call in calls),
+        question=question,
+        places=tuple(places),
+        bound=tuple(tool_digest(here.tools[call.name]) for call in calls),
+        schema=schema,
+        child=child,
+    )
+
+
+def pass_on(child: Session) -> Session:
+    """Return a session that a tool has made, unless it waits for somebody: then the caller waits.
+
+    The run that called the tool ends then, with the outcome of `child`, which names that session.
+    When it goes on the tool is called again from its start, and makes `child` again: that one is
+    found by its place and goes on too. What the tool does before must be idempotent.
+
+    Args:
+        child: A session that was made inside this call; waits for its run.
+
+    Raises:
+        RuntimeError: It is called outside of a tool call.
+    """
+    call = current_call("pass_on")
+    outcome = child.outcome
+    if isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
+        call.wait_for(InnerRun(outcome.session, outcome, child))
+    return child

@@ -31,6 +31,7 @@ from rath.llm.chat_response import (
 from rath.llm.errors import network_error_class
 from rath.llm.evidence import CallEvidence
 from rath.llm.tool_args import parse_tool_arguments
+from rath.session.base import with_late
 from rath.session.body import Body
 from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.chunk import ChunkRow, ChunkTable, RowId, format_chunk_row_brief
@@ -43,7 +44,6 @@ from rath.session.content import (
     json_digest,
     rows_digest,
 )
-from rath.session.derive import with_late
 from rath.session.files.changes import inner_operations
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.open_calls import open_calls

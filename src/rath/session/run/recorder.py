@@ -19,9 +19,7 @@ from rath._async.deferred import Deferred, runs_above
 from rath.config.env import env_value
 from rath.config.paths import config_layer_paths
 from rath.errors import ConfigError, PersistenceError
-from rath.llm.provider import Provider
 from rath.session.autosave import is_autosaving
-from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.events import (
     Event,
@@ -30,32 +28,29 @@ from rath.session.events import (
     OutcomeChange,
     Reopened,
 )
-from rath.session.graph.legacy import SessionLineage
-from rath.session.graph.recording import Provenance
 from rath.session.log.ancestors import (
     AncestorWriter,
-    is_beginning,
-    lines_since,
-    open_lines,
-    trailer_of,
-)
-from rath.session.log.files import FileStore
-from rath.session.log.header import Identity, LogStart, beginning
-from rath.session.log.open_logs import (
     OpenLogs,
     begin_writing,
     end_writing,
+    is_beginning,
+    lines_since,
+    open_lines,
     open_logs_of,
     open_session_files,
     running_writer,
+    trailer_of,
     writer_of,
     writers_of,
 )
+from rath.session.log.files import FileStore
+from rath.session.log.header import Identity, LogStart, beginning
 from rath.session.log.store import SessionLog, SessionStore, StoredLog, default_store
 from rath.session.log.writer import LogWriter, find_complete_log, knows_open_calls
 from rath.session.outcome import Cancelled
 from rath.session.record import InnerLog
 from rath.session.run.run_log import Durability as Durability
+from rath.session.run.run_log import RunPlan
 from rath.session.scope import current_replay, current_source, recording_scope, recording_store
 
 _ENV = "OPENRATH_DURABILITY"
@@ -98,23 +93,14 @@ class RecordingPlan:
         """The open logs of the store."""
         return open_session_files() if self.is_alone else open_logs_of(self.store)
 
-    def recorder(
-        self,
-        session: UUID,
-        cell: Deferred[Body],
-        provenance: Provenance,
-        placement: Placement,
-        *,
-        provider: Provider | None,
-        lineage: SessionLineage,
-    ) -> Recorder:
-        """Return the recorder of the run that makes a session."""
+    def recorder(self, plan: RunPlan, cell: Deferred[Body]) -> Recorder:
+        """Return the recorder of a run, whose content `cell` holds."""
         who = Identity.of(
-            session,
-            provenance,
-            placement,
-            provider=provider,
-            lineage=lineage,
+            plan.session,
+            plan.provenance,
+            plan.placement,
+            provider=plan.session_provider,
+            lineage=plan.lineage,
             sandbox_handle_id=self.sandbox_handle_id,
         )
         return Recorder(self, who, cell)
@@ -132,8 +118,8 @@ class RecordingPlan:
         if self.is_alone and isinstance(store, FileStore):
             return store.replace(session)
         log = store.read(session)
-        is_outdated = self.open_logs.is_outdated(session)
-        self.open_logs.renew(session)
+        is_outdated = session in self.open_logs.outdated
+        self.open_logs.outdated.discard(session)
         if log is not None and not log.is_finished:
             return store.reopen(session, 0, size=len(log.data))
         return log if log is not None and is_outdated else store.create(session)
@@ -259,6 +245,11 @@ class Recorder:
         """
         plan = self._plan
         above = runs_above.get() - {self._who.session}
+        earlier = running_writer(self._who.session)
+        if earlier is not None:
+            # A run that was cancelled may still be about to write its last line.
+            with contextlib.suppress(PersistenceError):
+                await _wait(earlier.settled())
         for session in above:
             # What runs inside it builds on what it has made by now.
             running = running_writer(session)

@@ -27,7 +27,6 @@ from rath.backend.effects import (
 )
 from rath.errors import WorkspaceLost
 from rath.session.bindings import Placement
-from rath.session.calls.asking import CurrentCall, call_here, in_call
 from rath.session.calls.results import (
     CALL_INTERRUPTED,
     CALL_SUSPENDED,
@@ -45,9 +44,12 @@ from rath.session.session import Session
 from rath.session.tooling import (
     ArgumentChecker,
     BadArguments,
+    CurrentCall,
     Tool,
     ToolOffer,
+    call_here,
     in_a_loop,
+    in_call,
     is_library_loaded,
     load_library,
 )

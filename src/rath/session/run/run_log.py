@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
@@ -14,15 +14,21 @@ from msgspec import structs
 from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.llm.chat_response import RathLLMStreamDelta
-from rath.session.body import Body
+from rath.llm.provider import Provider
+from rath.session.bindings import Placement
+from rath.session.body import Body, GrowingVector, State, cancelled_body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.events import Event, Intent, PartialText, PendingResult, RoundEnd, Row
+from rath.session.graph.legacy import SessionLineage
+from rath.session.graph.recording import Provenance
+from rath.session.operation import Place
 from rath.session.outcome import Outcome
 from rath.session.record import Entry, InnerLog, ModelCall, parent_sink
-from rath.session.state import GrowingVector, State
+from rath.session.scope import ServedRun
+from rath.session.session import Session
 
 if TYPE_CHECKING:
-    from rath.session.run.recorder import Recorder
+    from rath.session.run.recorder import Recorder, RecordingPlan
 
 Durability = Literal["turn", "row", "none"]
 """What survives a loss of power; whatever the choice, a process that is killed loses nothing that
@@ -31,6 +37,50 @@ was written.
 `turn`: what stands before a tool call that is not idempotent, and all that came before a turn.
 `row`: every row and entry, as soon as it is there. `none`: what the system has written by then.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """The session that a run makes, where it comes from, and where it is written."""
+
+    session: UUID
+    cells: tuple[Deferred[Body], Deferred[Body]]
+    """Content of the user's and of the agent's session."""
+
+    placement: Placement
+    provenance: Provenance
+    session_provider: Provider | None
+    lineage: SessionLineage
+    place: Place
+    started_at: str
+    """File, line and function of the call that submitted the run."""
+
+    recording: RecordingPlan | None
+    served: ServedRun | None = None
+    """The recorded run that answers in a replay."""
+
+    def recorder(self, cell: Deferred[Body]) -> Recorder | None:
+        """Return the recorder of the run; None where it is not recorded."""
+        return None if self.recording is None else self.recording.recorder(self, cell)
+
+    def made(self, cell: Deferred[Body], placement: Placement) -> Session:
+        """Return the session with what the run makes, or has made so far."""
+        return Session.from_body(
+            cell,
+            self.provenance,
+            id=self.session,
+            placement=placement,
+            provider=self.session_provider,
+            lineage=self.lineage,
+        )
+
+    def cut_off(self, latest: Body | None) -> Body:
+        """Return the content of the session when its run is cancelled with `latest`."""
+        if latest is None:
+            return cancelled_body(self.session, self.cells)
+        if self.served is not None:
+            return self.served.cut_off(latest, self.session)
+        return latest.cancelled(self.session)
 
 
 class RunLog:

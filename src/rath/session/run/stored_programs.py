@@ -15,16 +15,21 @@ from rath.errors import PersistenceError, SessionDamaged
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.graph.recording import Edge, Provenance
-from rath.session.loading import session_of
-from rath.session.log.build import LoadedSession, build
-from rath.session.log.open_logs import begin, open_logs_of, started_sessions, writers_of
-from rath.session.log.parsed import LogSource, ParsedLog, closure, read_together
+from rath.session.loading import remember_loaded, session_of
+from rath.session.log.ancestors import begin, open_logs_of, started_sessions, writers_of
+from rath.session.log.build import (
+    LoadedSession,
+    LogSource,
+    ParsedLog,
+    build,
+    closure,
+    read_together,
+)
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.open_calls import open_calls, own_operation
 from rath.session.operation import Place
 from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspended
-from rath.session.run.approvals import pass_on as pass_on
-from rath.session.saving import remember_loaded
+from rath.session.run.hook_calls import pass_on as pass_on
 from rath.session.scope import CancelledRuns, RecordedSession, current_source, resuming_from
 from rath.session.session import Session
 
@@ -53,7 +58,7 @@ class StoredSource:
             PersistenceError: It cannot be read.
             SessionDamaged: Its log, or that of one it came from, is not what was written.
         """
-        if open_logs_of(self.store).is_outdated(session):
+        if session in open_logs_of(self.store).outdated:
             return None
         try:
             loaded = self.session(session)
@@ -90,7 +95,7 @@ class StoredSource:
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew; its log stays until the new one takes its place."""
-        open_logs_of(self.store).outdate(session)
+        open_logs_of(self.store).outdated.add(session)
         with self._busy:
             for cache in (self._contents, self._sessions):
                 cache.pop(session, None)
@@ -181,7 +186,9 @@ class Program:
         self.cancelled: CancelledRuns = cancelled
         self.stored = stored
         self._session = session
-        self._by_id = {found.id: found for found in _closure(session)}
+        self._by_id = {
+            found.id: found for found in _known([session.as_parent()], with_parents=True)
+        }
         self._dropped: set[UUID] = set()
         # In a store whoever goes on finds there what another one has begun.
         self._started_sessions = None if stored is not None else started_sessions(session.body)
@@ -354,7 +361,10 @@ class InsideCalls:
 
     def __init__(self, stored: StoredSource, session: Session) -> None:
         self._stored = stored
-        self._by_id = {found.id: found for found in _inner(session.as_parent())}
+        self._by_id = {
+            found.id: found
+            for found in _known(_inner_edges(session.as_parent()), with_parents=False)
+        }
 
     def find(self, session: UUID) -> RecordedSession | None:
         """Find a session by its id; what is stored first, where others may answer it."""
@@ -393,10 +403,12 @@ def _is_inside_call(place: Place) -> bool:
     return place.trace is not None and place.trace != place.run
 
 
-def _closure(session: Session) -> Iterator[RecordedSession]:
-    """Yield a session and all that it came from, as far as this process holds it, each once."""
+def _known(todo: list[Edge], *, with_parents: bool) -> Iterator[RecordedSession]:
+    """Yield sessions and those inside their waiting calls, at any depth, each once.
+
+    With parents also all that they came from, as far as this process holds it.
+    """
     visited: set[UUID] = set()
-    todo: list[Edge] = [session.as_parent()]
     while todo:
         edge = todo.pop()
         if edge.id in visited or edge.body is None:
@@ -404,18 +416,7 @@ def _closure(session: Session) -> Iterator[RecordedSession]:
         visited.add(edge.id)
         provenance = edge.provenance or Provenance()
         yield RecordedSession(edge.id, edge.body, provenance, edge.late)
-        todo.extend(provenance.parents)
-        todo.extend(_inner_edges(edge))
-
-
-def _inner(edge: Edge) -> Iterator[RecordedSession]:
-    """Yield the sessions inside the calls of a run that wait, at any depth."""
-    todo = _inner_edges(edge)
-    while todo:
-        each = todo.pop()
-        if each.body is not None:
-            yield RecordedSession(each.id, each.body, each.provenance or Provenance(), each.late)
-            todo.extend(_inner_edges(each))
+        todo += [*(provenance.parents if with_parents else ()), *_inner_edges(edge)]
 
 
 def _inner_edges(edge: Edge) -> list[Edge]:

@@ -23,11 +23,11 @@ from uuid import UUID
 from rath._async.runtime import runtime
 from rath._core.files import atomic_write_text
 from rath._core.text import one_line_preview, short_id, valid_unicode
+from rath.session.body import Unfinished
 from rath.session.graph.recording import Edge
 from rath.session.loading import load
 from rath.session.log.store import SessionStore
 from rath.session.session import Session
-from rath.session.state import Unfinished
 from rath.session.view.page_data import PageEncoder, PageLimits, PageNode, harmless, nodes_of
 
 STYLES = ("base.css", "panes.css", "rows.css", "evidence.css")

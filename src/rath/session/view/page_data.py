@@ -17,10 +17,10 @@ from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.llm.evidence import CallEvidence
 from rath.llm.image import Image
+from rath.session.base import with_late
 from rath.session.body import Body, model_of, sum_costs
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
-from rath.session.derive import with_late
 from rath.session.files.changes import inner_operations
 from rath.session.files.diff import unified_diff
 from rath.session.graph.kind import LineageKind

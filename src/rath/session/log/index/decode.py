@@ -9,6 +9,8 @@ from uuid import UUID
 from rath._core.text import valid_unicode
 from rath.errors import SessionDamaged
 from rath.llm.evidence import CallEvidence
+from rath.session.body import was_refused
+from rath.session.log.build import ParsedLog, parse_log
 from rath.session.log.index.database import (
     OUTCOME_STATES,
     CallPrice,
@@ -17,7 +19,6 @@ from rath.session.log.index.database import (
     RowRange,
     RowText,
 )
-from rath.session.log.parsed import ParsedLog, parse_log
 from rath.session.log.reader import read_lines
 from rath.session.outcome import NeedsDecision
 from rath.session.record import Entry, ModelCall, Operation, ToolRun
@@ -144,9 +145,7 @@ def _price(evidence: CallEvidence) -> CallPrice:
         return "known"
     if evidence.usage is not None:
         return "unpriced"
-    tries = evidence.attempts
-    was_refused = bool(tries) and all(each.status is not None for each in tries)
-    return "uncounted" if evidence.was_sent and not was_refused else "nothing"
+    return "uncounted" if evidence.was_sent and not was_refused(evidence) else "nothing"
 
 
 def _text(value: object) -> str | None:

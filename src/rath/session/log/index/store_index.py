@@ -36,8 +36,7 @@ from rath.session.log.index.database import (
     to_micros,
     to_row,
 )
-from rath.session.log.paths import INDEX_FILE_NAME
-from rath.session.log.store import SessionStore
+from rath.session.log.store import INDEX_FILE_NAME, SessionStore
 
 # Listing needs no reader of logs, as long as none has changed.
 _facts_of = lazy_function("rath.session.log.index.decode", "facts_of")

@@ -13,7 +13,7 @@ from rath.backend.effects import FileEffect
 from rath.backend.snapshots import FrozenWorkspace
 from rath.errors import BackendError
 from rath.session import Session
-from rath.session.files.workspace import atells_all
+from rath.session.files.session_files import atells_all
 from rath.testing import tool_call
 from tests.support.session_files import FilesBackend, created, placed, write
 from tests.support.sessions import FunctionTool, run

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rath._async.runtime import runtime
 from rath.errors import BudgetExceededError
 from rath.llm import RathLLMStreamDelta
-from rath.session.calls.stream import MAX_QUEUED, Emitter, OnEventCb
+from rath.session.calls.oneshot import MAX_QUEUED, Emitter, OnEventCb
 from tests.support.sessions import run
 from tests.support.waiting import PATIENCE
 

@@ -22,7 +22,7 @@ from rath.errors import PersistenceError
 from rath.flow import Agent
 from rath.session import Session
 from rath.session.chunk import ChunkTable
-from rath.session.log.open_logs import (
+from rath.session.log.ancestors import (
     alias,
     begin,
     claim,
@@ -155,7 +155,7 @@ def test_of_many_that_were_loaded_and_are_given_at_once_one_goes_on() -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from tests.session.log.open_logs.test_claims import in_a_process
+from tests.session.log.ancestors.test_claims import in_a_process
 
 in_a_process(sys.argv[1], Path(sys.argv[2]))
 """
