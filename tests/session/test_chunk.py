@@ -129,12 +129,6 @@ def test_an_image_that_no_digest_names_is_known_and_cannot_be_sent(digest: objec
         image.to_base64()
 
 
-def test_a_row_is_decoded_and_digested_once() -> None:
-    row = user_text_chunk("hi")
-    assert row.content is row.content
-    assert row.digest is row.digest
-
-
 @given(row=rows)
 def test_what_a_row_has_worked_out_does_not_count(row: ChunkRow) -> None:
     fresh = row.with_id(RowId(uuid4(), 0))

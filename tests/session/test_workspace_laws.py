@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
 from rath.backend.snapshots import FrozenWorkspace
-from rath.errors import BackendError
 from rath.session import Session
 from rath.session.derive import MergedFiles
 from rath.session.record import ToolRun
@@ -276,10 +275,3 @@ def test_a_command_is_undone_with_all_that_it_changed(session: Session, project:
     )
     assert not undone.verdicts[-1].verdict.passed
     assert laid_out(project).keys() == {"b.txt", "d", "new/c"}
-
-
-def test_what_somebody_else_changed_is_not_lost_by_an_undo(session: Session, project: Path) -> None:
-    done = worked(session, writing("b.txt", "B\n", id="w")).synchronize()
-    (project / "b.txt").write_text("mine\n")
-    with pytest.raises(BackendError, match=r"somebody else changed 'b\.txt'"):
-        done.undo("w").require_sandbox()

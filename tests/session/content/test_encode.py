@@ -111,14 +111,6 @@ def test_a_result_has_its_documented_form(value: object, text: str | None) -> No
     assert (encoded.full, encoded.failure) == (None, None)
 
 
-@pytest.mark.parametrize("exit_code", [0, 3, -9])
-def test_the_exit_code_is_reported_next_to_the_text(exit_code: int) -> None:
-    result = CommandResult(exit_code, b"", b"", 1.0)
-    assert encode_result(result).exit_code == exit_code
-    long = CommandResult(exit_code, b"x" * (MAX_STREAM_CHARS + 1), b"", 1.0)
-    assert encode_result(long).exit_code == exit_code
-
-
 def test_what_has_no_json_form_is_displayed_as_python_shows_it() -> None:
     payload = display({("a", "tuple"): 1})
     assert payload == {"repr": "{('a', 'tuple'): 1}", "type": "dict"}

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from rath._async.runtime import runtime
-from rath.errors import SelfWaitError
 from rath.flow import Agent, CallRequest, Deny, ToolResultText
 from rath.flow.hooks import ModelTurn
 from rath.llm.chat_response import RathLLMStreamDelta
@@ -539,22 +538,6 @@ def test_a_hook_that_hangs_ends_its_run(is_async: bool, monkeypatch: pytest.Monk
     with pytest.raises(TimeoutError, match=r"hang(_later)? gave nothing within 0\.01 s"):
         submit(asked).synchronize()
     go.set()
-
-
-def test_a_hook_that_waits_for_its_own_run_is_refused() -> None:
-    made = list[Session]()
-    asked = plain_agent(lambda _: "x")
-    ready = threading.Event()
-
-    def wait(_: Agent, turn: ModelTurn) -> None:
-        ready.wait(PATIENCE)
-        made[0].text()
-
-    asked.register_model_hook(wait)
-    made.append(submit(asked))
-    ready.set()
-    with pytest.raises(SelfWaitError):
-        made[0].synchronize()
 
 
 def test_a_run_that_is_cancelled_in_a_hook_has_no_answer() -> None:

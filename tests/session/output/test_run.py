@@ -18,7 +18,6 @@ from rath.errors import InvalidRequestError, OutputError
 from rath.llm import Provider
 from rath.session import Session, run_session_loop
 from rath.session.outcome import Completed
-from rath.session.output import plan_output
 from rath.session.record import ModelCall, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.anthropic_replies import message, tool_use
@@ -116,14 +115,6 @@ def test_the_tool_is_offered_next_to_the_others(server: ChatServer) -> None:
     assert body["tools"][1]["function"]["parameters"] == Count.model_json_schema()
     assert body["tool_choice"] == "required"
     assert "response_format" not in body
-
-
-def test_the_tool_is_one_like_any_other() -> None:
-    plan = plan_output(Count, 0, candidates=(), tool_names=())
-    assert plan is not None
-    tool = plan.offer.tool
-    assert (tool.name, tool.resource_key({})) == ("final_answer", ("final_answer",))
-    assert tool.description == plan.spec.tool.description
 
 
 def test_a_tool_of_the_user_keeps_its_name() -> None:

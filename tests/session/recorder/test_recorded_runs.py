@@ -27,7 +27,7 @@ from rath.session import Session, run_session_compress
 from rath.session.chunk import tool_feedback_chunk
 from rath.session.events import Intent, PendingResult, Reopened
 from rath.session.log.verify import verify
-from rath.session.outcome import Cancelled, NeedsDecision
+from rath.session.outcome import Cancelled
 from rath.session.persistence.store import FileStore
 from rath.session.record import Operation, ToolRun, Verdict
 from rath.testing import ScriptedClient, tool_call
@@ -43,7 +43,13 @@ from tests.support.api import (
 )
 from tests.support.cut_off import NOON
 from tests.support.cut_off import cut_off as cut_short
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, cancelled_session, run
+from tests.support.sessions import (
+    AsyncFunctionTool,
+    FunctionTool,
+    cancelled_session,
+    run,
+    verdict,
+)
 from tests.support.waiting import PATIENCE
 
 
@@ -278,22 +284,6 @@ def cut_off(**options: Any) -> Session:
     return out
 
 
-def test_it_goes_on_in_the_same_log() -> None:
-    first = cut_off(persist=True)
-    waiting = Session.load(first.id)
-    assert waiting.outcome == NeedsDecision(first.id, ())
-    out = run([tool_call("echo"), "done"], ECHO, user=waiting).synchronize()
-    assert out.id == first.id
-    kinds = kinds_of(FileStore().path(out.id))
-    assert [kind for kind in kinds if kind in ("failed", "reopened", "finished")] == [
-        "failed",
-        "reopened",
-        "finished",
-    ]
-    assert_is(Session.load(out.id), out)
-    assert verify(FileStore(), out.id).problems == ()
-
-
 def test_it_is_written_complete_where_its_log_is_gone() -> None:
     first = cut_off(persist=True)
     waiting = Session.load(first.id)
@@ -370,18 +360,6 @@ def test_a_decision_does_not_hold_for_a_call_that_somebody_else_made_since() -> 
     late = run(["never"], FunctionTool("echo", pytest.fail), user=waiting)
     with pytest.raises(PersistenceError, match="somebody else has gone on with it"):
         late.synchronize()
-
-
-def verdict(name: str = "good") -> Verdict:
-    return Verdict(
-        operation=UUID(int=1),
-        name=name,
-        judge="me",
-        passed=True,
-        score=None,
-        report="",
-        workspace_digest=None,
-    )
 
 
 def names(session: Session) -> list[str]:
@@ -564,14 +542,6 @@ def test_settings_are_not_read_each_time(clock: Clock, monkeypatch: pytest.Monke
     monkeypatch.setenv("OPENRATH_PERSIST", "0")
     clock.now += 2
     assert not is_autosaving_lately()
-
-
-def test_a_config_is_looked_at_again_after_a_while(home: Path, clock: Clock) -> None:
-    assert not is_autosaving()
-    say(home, persist=True)
-    assert not is_autosaving()
-    clock.now += 2
-    assert is_autosaving()
 
 
 def test_every_derivation_is_stored() -> None:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rath._async.deferred import Deferred
 from rath.errors import PersistenceError
@@ -39,12 +35,8 @@ from tests.support.api import (
     load_prices,
     partial_path_of,
     prices_module,
-    watched,
 )
-from tests.support.chat_replies import completion
-from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool, entries_of, run
-from tests.support.waiting import PATIENCE
 
 
 def echo(_: Session, arguments: object) -> object:
@@ -145,53 +137,6 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert Session.load(first.id).chunk_table == first.chunk_table
 
 
-@contextmanager
-def read_only(path: Path) -> Generator[Path]:
-    """Give a folder of the test in which nobody can write."""
-    if os.getuid():
-        path.mkdir(mode=0o555)
-        yield path
-        return
-    # Root may write whatever the permissions say, but not here.
-    with small_disk(path, "64k,ro") as disk:
-        yield disk
-
-
-def test_a_read_only_directory_is_named(tmp_path: Path) -> None:
-    session = Session.from_user_message("hi")
-    with read_only(tmp_path / "disk") as directory:
-        with pytest.raises(PersistenceError, match="cannot be") as caught:
-            session.save(store=str(directory / "sessions"))
-        assert str(directory) in str(caught.value)
-        assert list(directory.iterdir()) == []
-    assert session.save()
-
-
-def test_a_writer_in_another_process_is_reported(tmp_path: Path) -> None:
-    path, go, started = tmp_path / "run.jsonl", threading.Event(), threading.Event()
-
-    def hold(*_: object) -> str:
-        started.set()
-        go.wait(PATIENCE)
-        return "held"
-
-    first = run([tool_call("hold"), "done"], FunctionTool("hold", hold), persist_path=path)
-    started.wait(PATIENCE)
-    code = (
-        "import sys; from rath.session import Session; "
-        "Session.from_user_message('hi').save(path=sys.argv[1])"
-    )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        env=env, check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    go.set()
-    assert "is being written by another process" in done.stderr
-    first.synchronize()
-    assert Session.load(path).chunk_table == first.chunk_table
-
-
 def test_a_clock_that_jumps_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     ticks = count()
@@ -212,54 +157,8 @@ def test_a_clock_that_jumps_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert load_session(first.id).closed
 
 
-class Notes(RunLog):
-    """Remembers what it is told to write."""
-
-    def __init__(self, *, is_listening: bool = True) -> None:
-        self.texts: list[str] = []
-        self.is_listening = is_listening
-
-    @property
-    def is_recorded(self) -> bool:
-        return self.is_listening
-
-    def add_partial(self, operation: object, text: str) -> None:
-        self.texts.append(text)
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def reply(text: str | None) -> RathLLMStreamDelta:
     return RathLLMStreamDelta(content_delta=text)
-
-
-@given(steps=st.lists(st.tuples(st.text(max_size=9), st.floats(0, 0.3)), max_size=30))
-def test_what_is_written_is_the_beginning_of_what_was_stated(
-    steps: list[tuple[str, float]],
-) -> None:
-    notes, clock, heard = Notes(), Clock(), list[str | None]()
-
-    def hear(delta: RathLLMStreamDelta) -> Awaitable[None] | None:
-        heard.append(delta.content_delta)
-        return None
-
-    sink = watched(hear, notes, Session.create("empty").id, clock=clock)
-    assert sink is not None
-    for text, seconds in steps:
-        clock.now += seconds
-        sink(reply(text))
-    complete = "".join(text for text, _ in steps)
-    written = "".join(notes.texts)
-    assert complete.startswith(written)
-    assert heard == [text for text, _ in steps]
-    assert len(notes.texts) <= clock.now / 0.5
 
 
 def test_a_stream_of_a_run_is_written_while_it_goes_on() -> None:
@@ -274,31 +173,6 @@ def test_a_stream_of_a_run_is_written_while_it_goes_on() -> None:
     texts = [one["text"] for one in map(json.loads, lines) if one.get("event") == "partial"]
     assert texts == ["a" * WRITE_CHARS, "b" * WRITE_CHARS]
     assert Session.load(out.id).chunk_table == out.chunk_table
-
-
-_CODE = """
-import sys
-from rath.llm import Provider
-from rath.session import Session, run_session_loop
-provider = Provider(model="gpt-5-mini", api_key="x", base_url=sys.argv[1])
-run_session_loop(
-    Session.from_user_message("hi"), Session.from_agent_prompt("."), agent_provider=provider,
-    persist=True,
-).synchronize()
-print("genai_prices" in sys.modules)
-"""
-
-
-@pytest.mark.full
-def test_a_model_on_this_machine_loads_no_prices() -> None:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with ChatServer() as server:
-        server.queue(completion("hello"))
-        done = subprocess.run(
-            [sys.executable, "-c", _CODE, server.base_url],
-            env=env, check=True, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-    assert done.stdout == "False\n"
 
 
 def test_prices_are_loaded_for_models_that_are_sold(monkeypatch: pytest.MonkeyPatch) -> None:

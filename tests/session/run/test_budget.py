@@ -181,15 +181,6 @@ def test_a_budget_may_be_a_decimal_and_is_counted_as_it_is() -> None:
         assert isinstance(out.outcome, BudgetExceeded) == is_over
 
 
-def test_a_budget_in_money_is_counted_by_its_digits() -> None:
-    # 0.1 as a binary fraction is a little more than a tenth.
-    before = priced_client([says(400_000, 0)])
-    client = priced_client([], budget_usd=0.1)
-    out = run([], user=run([], agent_provider=before.provider), agent_provider=client.provider)
-    assert isinstance(out.outcome, BudgetExceeded)
-    assert out.outcome.used_usd == out.outcome.budget_usd
-
-
 def test_the_tier_that_was_asked_for_decides_what_the_next_call_costs_at_least() -> None:
     # The answer does not say that it was served as flex, so it cost the standard price.
     _, out = limited([calls(1_000_000, 0)], budget_usd=0.26, service_tier="flex")

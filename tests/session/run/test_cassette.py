@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import BaseModel
 import rath
 from rath._async.runtime import runtime
 from rath.errors import OfflineError, PersistenceError, ReplayDifference
-from rath.flow import Agent, Compressor, Workflow
+from rath.flow import Agent, Workflow
 from rath.flow.tool import FlowToolCall
 from rath.llm import (
     Provider,
@@ -28,14 +27,12 @@ from rath.llm import (
 )
 from rath.memory import MemoryStoreSpec
 from rath.session import Session, list_persisted_sessions, session_registry
-from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.api import Candidate, Playback, ReplayedClient, history_of
 from tests.support.images import picture
 from tests.support.random_programs import Program, programs
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of, run
-from tests.support.waiting import PATIENCE
+from tests.support.sessions import FunctionTool, entries_of, run
 
 
 class Greeter:
@@ -389,27 +386,6 @@ def test_a_memory_that_is_asked_outside_of_a_run_is_refused(name: str) -> None:
         getattr(agent, name)("a note")
 
 
-def test_what_follows_a_cancelled_run_passes_it_on_again() -> None:
-    is_there = threading.Event()
-
-    async def stop(session: Session, _: dict[str, Any]) -> None:
-        await asyncio.to_thread(is_there.wait, PATIENCE)
-        out.cancel()
-        await asyncio.Event().wait()
-
-    client = ScriptedClient([tool_call("f")])
-    agent = Agent("Plan.", client.provider, [AsyncFunctionTool("f", stop)], system_tools=False)
-    out = agent(Session.from_user_message("go"))
-    is_there.set()
-    last = agent(out).synchronize()
-    assert isinstance(last.outcome, Cancelled)
-    with rath.replay(last):
-        unused = Agent("Plan.", NOBODY.provider, [AsyncFunctionTool("f", stop)], system_tools=False)
-        again = unused(unused(Session.from_user_message("go")))
-        assert again.outcome == last.outcome
-        assert_same(again, last)
-
-
 class Point(BaseModel):
     """A typed answer."""
 
@@ -437,24 +413,6 @@ def test_a_replay_stores_and_registers_nothing(tmp_path: Path) -> None:
     assert again.text() == "hello"
     assert list_persisted_sessions() == []
     assert session_registry().get(out.id) is out
-
-
-def spent_compression(provider: Provider) -> Session:
-    """A compression for which no budget was left."""
-    user = run([], agent_provider=provider)
-    return Compressor("Shorten.", provider)(user)
-
-
-def test_a_compression_without_a_budget_is_made_without_a_question_again() -> None:
-    limited = ScriptedClient(["one two three"], provider=Provider(budget_total_tokens=1))
-    out = spent_compression(limited.provider).synchronize()
-    nobody = ScriptedClient([], provider=Provider(budget_total_tokens=1))
-    with rath.replay(out):
-        again = spent_compression(nobody.provider)
-        assert_same(again, out)
-        assert again.outcome == out.outcome
-    with pytest.raises(ReplayDifference, match="made without a question"), rath.replay(out):
-        spent_compression(NOBODY.provider).synchronize()
 
 
 def test_the_same_rows_of_another_session_are_not_the_same_input() -> None:

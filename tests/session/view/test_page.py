@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -41,7 +40,6 @@ from tests.support.api import (
 from tests.support.images import picture
 from tests.support.session_files import tool_run
 from tests.support.sessions import row_lists, run, sessions
-from tests.support.waiting import PATIENCE
 
 MAX_LINES = 400
 
@@ -56,13 +54,6 @@ def element(page: str, tag: str) -> str:
 def html_of(session: Session, *, title: str = "title") -> str:
     heads = [session.as_parent()]
     return page_html(PageEncoder(PageLimits()).encode(nodes_of(heads)), heads, title=title)
-
-
-def test_a_page_is_written_and_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text("old")
-    assert write_page(run(["hello"]).synchronize(), str(path)) == path
-    assert "hello" in path.read_text("utf-8")
 
 
 @given(sessions)
@@ -113,17 +104,6 @@ def encoded(*made: Session, **limits: int) -> dict[str, Any]:
     encoder = PageEncoder(PageLimits(**limits))
     data: dict[str, Any] = json.loads(encoder.encode(nodes_of([one.as_parent() for one in made])))
     return data
-
-
-@given(sessions)
-def test_each_row_stands_once_and_in_order(session: Session) -> None:
-    fork = session.fork()
-    data = encoded(fork)
-    assert len(data["rows"]) == len(session.chunk_table)
-    assert [row["i"] for row in data["rows"]] == list(range(len(data["rows"])))
-    assert [made.get("rows", []) for made in data["sessions"]] == [
-        [[0, len(data["rows"])]] if data["rows"] else []
-    ] * 2
 
 
 def test_only_what_is_new_is_reported_again() -> None:
@@ -209,20 +189,6 @@ def test_a_parent_that_is_known_by_its_id_alone_is_absent() -> None:
     assert (absent.id, absent.state, absent.body) == (parent, "absent", None)
     assert own_entries(absent) == ()
     assert totals(absent)["title"] == ""
-
-
-def test_a_run_that_goes_on_is_running_and_then_completed() -> None:
-    may_end = threading.Event()
-
-    def wait(_: object) -> str:
-        may_end.wait(PATIENCE)
-        return "done"
-
-    session = run([wait])
-    running = node_of(session)
-    may_end.set()
-    session.synchronize()
-    assert (running.state, node_of(session).state) == ("running", "completed")
 
 
 def test_a_failed_run_says_why() -> None:

@@ -94,14 +94,6 @@ def test_any_session_that_was_stored_replays_where_it_is_loaded(program: Program
     assert loaded.chunk_table == session.chunk_table
 
 
-@given(program=programs)
-def test_runs_of_one_model_on_top_of_one_another_replay(program: Program) -> None:
-    script = [turn for each in program.scripts for turn in each]
-    steps = [step for step in program.steps if step not in ("compress", "select")]
-    client = ScriptedClient([*script, *["more"] * 10])
-    assert_replays(replace(program, steps=steps)(client.provider), program.effects)
-
-
 def test_what_is_stated_before_a_question_that_was_cut_off_stands_in_no_later_request() -> None:
     client = ScriptedClient(["one", "two words", "three"])
     is_there = threading.Event()
@@ -282,17 +274,6 @@ def test_another_prompt_is_reported_before_anything_runs() -> None:
     with pytest.raises(ReplayDifference, match="not those that the run began with") as reports:
         edited(session, 0, other).replay()
     assert reports.value.where.startswith(f"session {str(session.id)[:8]}")
-
-
-@pytest.mark.parametrize(("index", "call"), [(1, 2), (3, 3)])
-def test_a_changed_answer_is_reported_at_the_next_request(index: int, call: int) -> None:
-    session = a_session()
-    row = session.chunk_table[index]
-    other = ChunkRow(row.kind, {**row.payload, "content": "something else"})
-    with pytest.raises(ReplayDifference, match="the request is not the one") as reports:
-        edited(session, index, other).replay()
-    assert reports.value.where.endswith(f"model call {call}")
-    assert reports.value.expected != reports.value.found
 
 
 @pytest.mark.parametrize("index", [2, 4])
