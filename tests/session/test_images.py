@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,10 +30,8 @@ from rath.session.events import PendingResult, Row
 from rath.session.loading import load
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore
-from rath.session.provider_builtin import DefaultSessionLoopExecutor
 from rath.session.record import ModelCall, Summary, ToolRun
-from rath.session.tooling import Tool
-from rath.testing import ScriptedClient, Turn, tool_call
+from rath.testing import ScriptedClient, tool_call
 from tests.support.api import preview, texts_of
 from tests.support.asking import KEY
 from tests.support.chat_replies import completion
@@ -59,7 +55,7 @@ from tests.support.result_images import (
     scripted,
     shown_in,
 )
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of, run
+from tests.support.sessions import FunctionTool, entries_of, run
 from tests.support.store_lines import lines_for, write_lines
 
 CAT_PNG, DOG_JPEG = picture(b"cat"), picture(b"dog", mime="image/jpeg")
@@ -176,28 +172,6 @@ def test_a_result_outlives_a_crash_with_its_images() -> None:
     assert shown_in(out) == [CAT.blob.data, DOG.blob.data]
 
 
-async def take_a_picture(*_: object) -> Image:
-    return CAT
-
-
-class Taking(DefaultSessionLoopExecutor):
-    """An executor whose calls of tools all give a picture."""
-
-    def dispatch_tool(self, session: Session, tool: Tool, arguments: Mapping[str, Any]) -> Any:
-        return CAT
-
-
-@pytest.mark.parametrize("how", ["async", "executor"])
-def test_whoever_makes_the_call_may_give_an_image(how: str) -> None:
-    turns: list[Turn] = [tool_call("f", {}), "ok"]
-    if how == "async":
-        out = run(turns, AsyncFunctionTool("f", take_a_picture))
-    else:
-        taking = Taking(ScriptedClient(turns))
-        out = run([], FunctionTool("f", never), executor=taking)
-    assert shown_in(out) == [CAT.blob.data]
-
-
 def test_a_result_that_is_given_to_a_replay_may_be_an_image() -> None:
     out = scripted(tool_call("camera", {}, tool_call("camera", {}, id="c2"), id="c1"), "two")
     client = ScriptedClient(["a dog"])
@@ -215,8 +189,6 @@ def test_where_a_row_is_displayed_an_image_is_its_label() -> None:
     (message,) = chunk_table_to_messages(ChunkTable([row]))
     assert (message.role, message.images) == ("tool", (CAT,))
 
-
-NOON = "2026-11-21T12:00:00+00:00"
 
 items = st.one_of(st.text(max_size=5), st.integers(), pictures.map(Image.from_bytes))
 results = st.one_of(items, st.lists(items, max_size=4), st.dictionaries(st.text(max_size=3), items))
@@ -238,31 +210,6 @@ def test_a_result_of_a_round_that_is_not_done_keeps_its_images(tmp_path: Path) -
     (store.directory / "blobs" / DOG.blob.digest).unlink()
     problems = verify(store, complete.id).problems
     assert [DOG.blob.digest in each.text for each in problems if each.kind == "blob"] == [True]
-
-
-def test_a_file_of_the_first_version_may_have_images_of_others_in_a_result(tmp_path: Path) -> None:
-    path = tmp_path / "f.jsonl"
-    payload = {"tool_call_id": "c1", "name": "f", "content": "1"}
-    own = [{"sha256": CAT.blob.digest, "mime": "image/png", "size": CAT.blob.size}]
-    records: list[dict[str, Any]] = [
-        {"record_type": "header", "schema_version": 1, "id": str(UUID(int=1)), "created_at": NOON},
-        *(
-            {
-                "record_type": "chunk",
-                "index": n,
-                "kind": "tool_result",
-                "payload": payload | {"images": images},
-            }
-            for n, images in enumerate((["cat.png"], own))
-        ),
-        {"record_type": "trailer", "closed_at": NOON, "final_chunk_count": 2},
-    ]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / CAT.blob.digest).write_bytes(CAT.blob.data or b"")
-    loaded = load_session(UUID(int=1), path=path)
-    assert [row.images for row in loaded.chunk_table] == [(), (CAT,)]
-    assert loaded.chunk_table[1].images[0].blob.data == CAT.blob.data
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)

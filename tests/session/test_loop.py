@@ -24,7 +24,7 @@ from rath.session import (
     run_session_loop,
     session_graph_mode_override,
 )
-from rath.session.outcome import Cancelled, Completed, DeadlineExceeded, RoundLimit
+from rath.session.outcome import Completed, DeadlineExceeded, RoundLimit
 from rath.session.record import ToolRun
 from rath.session.tooling import SystemTools
 from rath.testing import FakeBackend, ScriptedClient, tool_call
@@ -215,28 +215,6 @@ def test_a_tool_run_names_its_sandbox_its_file_effects_and_its_exit_code(tmp_pat
 
 
 # ---- persistence of a run
-
-
-def test_cancelling_a_run_ends_its_sub_agents() -> None:
-    inner: list[Session] = []
-    started, asked, go = (threading.Event() for _ in range(3))
-
-    def hold(*_: object) -> None:
-        started.set()
-        go.wait(PATIENCE)
-
-    def ask(session: Session, _: object) -> str | None:
-        inner.append(run([tool_call("hold"), "x"], FunctionTool("hold", hold), user=session))
-        asked.set()
-        return inner[0].text()
-
-    outer = run([tool_call("ask"), "never"], FunctionTool("ask", ask))
-    assert started.wait(PATIENCE)
-    assert asked.wait(PATIENCE)
-    outer.cancel()
-    assert isinstance(outer.outcome, Cancelled)
-    assert isinstance(inner[0].outcome, Cancelled)
-    go.set()
 
 
 def test_a_cancelled_error_of_a_backend_is_a_result() -> None:

@@ -90,6 +90,20 @@ def test_an_approval_inside_a_call_suspends_the_run_around_it(stored: bool) -> N
     assert (tool.calls, helper.n_calls) == ([1], 2)
 
 
+def test_at_any_depth(stored: bool) -> None:
+    tool = Noting()
+    inmost = Helper(agent_of("inmost", [calls_of(1), "inmost is done"], tool))
+    middle = agent_of("middle", [tool_call("help", {}, id="m"), "middle is done"], inmost)
+    boss = boss_of(Helper(middle))
+    out = boss(Session.from_user_message("go")).synchronize()
+    (inner,) = waiting_sessions(again(out, stored))
+    assert out.outcome == NeedsApproval(inner.id, ("c1",))
+    inner.approve("c1")
+    done = boss(again(out, stored)).synchronize()
+    assert (done.text(), tool.calls) == ("boss is done", [1])
+    assert results(done) == [("h", "middle is done")]
+
+
 def test_a_program_that_runs_again_goes_on_inside_the_call() -> None:
     tool = Noting()
     helper = Helper(agent_of("helper", [calls_of(1), "helper is done"], tool))

@@ -14,7 +14,6 @@ import pytest
 from pydantic import BaseModel
 
 import rath
-from rath._async.deferred import Deferred
 from rath.session import Session
 from rath.session.content import ToolFeedback
 from rath.session.log.verify import verify
@@ -403,13 +402,3 @@ def test_an_unknown_choice_and_a_result_that_does_not_fit_are_refused() -> None:
         session.decide("call_2", "skip", result="x")
     with pytest.raises(TypeError, match="a str, not dict"):
         session.decide("call_2", "done", result={})  # type: ignore[arg-type]  # what is refused
-
-
-def test_a_decision_is_used_up_when_the_call_was_started_again() -> None:
-    session = waiting().decide("call_2", "retry")
-    body = session.body.result()
-    again = Session.from_body(
-        Deferred.of(session.inherited(body)), session.provenance, id=session.id
-    )
-    # It was loaded, and its log says that the call was begun after the decision.
-    assert again.open_calls[1].waits

@@ -123,6 +123,7 @@ def test_file_cut_at_any_byte_gives_its_complete_lines(path: Path, name: str) ->
         ),
         (lines_of(HEADER, TRAILER, CHUNK), 3, "after the trailer"),
         (lines_of({**HEADER, "id": "x"}), 1, "malformed header"),
+        (lines_of({**HEADER, "sum": ""}), 1, "schema version 1 has no checksums"),
         (lines_of({**HEADER, "schema_version": "1"}), 1, "malformed header"),
         (lines_of({**HEADER, "schema_version": True}), 1, "malformed header"),
         (lines_of({**HEADER, "schema_version": 99}), 1, "newer than CURRENT_SCHEMA_VERSION"),

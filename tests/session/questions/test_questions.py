@@ -13,9 +13,6 @@ from pydantic import BaseModel
 from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.llm import Provider
-from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.custom_client import RecordedClient
-from rath.llm.evidence import CallEvidence
 from rath.session import ChunkTable, Session, user_text_chunk
 from rath.session.graph.recording import Provenance
 from rath.session.outcome import Completed, OutputValue
@@ -207,24 +204,6 @@ def test_without_its_rows_or_its_operation_a_call_is_not_proved() -> None:
     assert (call.proof, call.rows) == ("none", None)
     (call,) = what_was_seen(bare).calls
     assert (call.proof, call.head, call.session) == ("none", (), None)
-
-
-def test_a_recorded_call_is_never_sent(evidence: CallEvidence) -> None:
-    client = RecordedClient(evidence)
-    request = RathLLMChatRequest(messages=())
-    with pytest.raises(RuntimeError, match="never sent"):
-        client.complete(request)
-    draft = client.open_draft(request, streaming=True, provider_origin="call")
-    assert draft.last_evidence() is None
-    with pytest.raises(RuntimeError, match="never sent"):
-        draft.asend().send(None)
-    assert client.provider.api_key is None
-
-
-@pytest.fixture
-def evidence() -> CallEvidence:
-    (call,) = [entry for entry in run(["done"]).record if isinstance(entry, ModelCall)]
-    return call.evidence
 
 
 CLIENT = ScriptedClient(["done"])

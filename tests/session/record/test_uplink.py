@@ -17,7 +17,7 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session
 from rath.session.persistence.store import SessionLog
-from rath.session.record import InnerLog, Operation, ToolRun, Verdict, parent_sink
+from rath.session.record import InnerLog, Operation, Verdict, parent_sink
 from rath.testing import ScriptedClient, tool_call
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import FunctionTool, entries_of, run, verdict
@@ -181,28 +181,6 @@ def test_a_slow_log_inside_holds_up_the_logs_around_it(depth: int, slow: SlowSto
         slow.go.set()
         assert out.text() == "done"
     assert_written_inside_first(slow, out)
-
-
-@pytest.mark.parametrize("depth", [2, 3])
-@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
-def test_wherever_it_is_cut_off_no_recorded_call_is_made_again(
-    depth: int, torn: bool, slow: SlowStore
-) -> None:
-    slow.go.set()
-    with autosave():
-        out = team(depth, [], says=done)(Session.from_user_message("go")).synchronize()
-    assert_written_inside_first(slow, out)
-    for n_writes in range(1, len(slow.events) + 1):
-        left = slow.after(n_writes, torn=torn)
-        log = left.read(out.id)
-        if log is None or b"\n" not in log.data:
-            continue
-        started, made = Session.load(out.id, store=left), list[str]()
-        if not any(isinstance(entry, Operation) for entry in started.record):
-            continue
-        is_known = any(isinstance(one, ToolRun) and one.tool == "look" for one in started.record)
-        again = team(depth, made, says=done).resume(started, store=left)
-        assert (again.text(), made) == ("done", [] if is_known else made), n_writes
 
 
 def test_the_result_of_another_call_waits_with_what_it_is_written_with(slow: SlowStore) -> None:

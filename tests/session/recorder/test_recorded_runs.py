@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -32,10 +31,8 @@ from rath.session.persistence.store import FileStore
 from rath.session.record import Operation, ToolRun, Verdict
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import (
-    autosave_module,
     default_durability,
     is_autosaving,
-    is_autosaving_lately,
     open_logs_of,
     own_operation,
     partial_path_of,
@@ -100,31 +97,6 @@ def test_what_is_read_back_is_what_was_made(script: Any, durability: Any, second
     assert_is(Session.load(first.id), first)
     assert_is(Session.load(live.id), live)
     assert verify(FileStore(), live.id).problems == ()
-
-
-def test_the_results_of_a_round_are_written_as_they_come() -> None:
-    first, seen = threading.Event(), list[list[str]]()
-
-    def slow(session: Session, _: object) -> str:
-        first.wait(PATIENCE)
-        while "result" not in (kinds := kinds_of(partial_path_of(log_of(session.id)))):
-            pass
-        seen.append(kinds)
-        return "slow"
-
-    def quick(_: Session, __: object) -> str:
-        first.set()
-        return "quick"
-
-    tools = [
-        FunctionTool("slow", slow, parallel_safe=True),
-        FunctionTool("quick", quick, parallel_safe=True),
-    ]
-    calls = tool_call("slow", "", tool_call("quick"))
-    out = run([calls, "done"], *tools, persist=True).synchronize()
-    assert seen[0].count("result") == 1
-    assert "round" in kinds_of(log_of(out.id))
-    assert_is(Session.load(out.id), out)
 
 
 def test_an_unknown_durability_is_refused_at_once() -> None:
@@ -466,23 +438,6 @@ def say(home: Path, **sessions: object) -> None:
     (home / "config.json").write_text(json.dumps({"version": 1, "sessions": sessions}))
 
 
-class Clock:
-    """A clock that stands still until it is moved: a busy machine may take longer than a look."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(autosave_module, "time", made)
-    return made
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "openrath-home"
@@ -531,17 +486,6 @@ def test_the_program_stands_above_the_environment_and_that_above_the_config(
             assert is_autosaving()
             autosave(False)
             assert not is_autosaving()
-
-
-def test_settings_are_not_read_each_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_autosaving()
-    monkeypatch.setenv("OPENRATH_PERSIST", "1")
-    assert not is_autosaving_lately()
-    assert is_autosaving()
-    assert is_autosaving_lately()
-    monkeypatch.setenv("OPENRATH_PERSIST", "0")
-    clock.now += 2
-    assert not is_autosaving_lately()
 
 
 def test_every_derivation_is_stored() -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +29,6 @@ from tests.support.api import (
     Candidate,
     RunLog,
     load_prices,
-    partial_path_of,
     prices_module,
 )
 from tests.support.sessions import FunctionTool, entries_of, run
@@ -102,39 +97,6 @@ def test_no_call_is_made_whose_intent_could_not_be_written(failing: FakeSessionS
     with pytest.raises(PersistenceError):
         out.synchronize()
     assert made == []
-
-
-@contextmanager
-def small_disk(path: Path, size: str) -> Generator[Path]:
-    """Mount a file system of `size` in a folder of the test; skip the test where that cannot be."""
-    path.mkdir()
-    mount, unmount = shutil.which("mount"), shutil.which("umount")
-    if mount is None or unmount is None:
-        pytest.skip("there is no mount command")
-    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
-    done = subprocess.run([mount, *options], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run([unmount, str(path)], check=True)
-
-
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    big = FunctionTool("big", lambda *_: "x" * 20_000)
-    with small_disk(tmp_path / "disk", "256k") as disk:
-        monkeypatch.setenv("OPENRATH_HOME", str(disk / "home"))
-        first = run(["small"], persist=True).synchronize()
-        out = run([tool_call("big")] * 40, big, user=first, persist=True)
-        with pytest.raises(PersistenceError, match="No space left"):
-            out.synchronize()
-        partial = partial_path_of(FileStore().path(out.id))
-        assert partial.exists()
-        loaded = Session.load(out.id)
-        assert 2 < len(loaded.chunk_table) < len(out.partial_table) + 1
-        assert loaded.chunk_table == out.partial_table.prefix(len(loaded.chunk_table))
-        assert Session.load(first.id).chunk_table == first.chunk_table
 
 
 def test_a_clock_that_jumps_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

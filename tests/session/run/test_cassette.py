@@ -17,7 +17,7 @@ from pydantic import BaseModel
 import rath
 from rath._async.runtime import runtime
 from rath.errors import OfflineError, PersistenceError, ReplayDifference
-from rath.flow import Agent, Workflow
+from rath.flow import Agent, Compressor, Workflow
 from rath.flow.tool import FlowToolCall
 from rath.llm import (
     Provider,
@@ -413,6 +413,24 @@ def test_a_replay_stores_and_registers_nothing(tmp_path: Path) -> None:
     assert again.text() == "hello"
     assert list_persisted_sessions() == []
     assert session_registry().get(out.id) is out
+
+
+def spent_compression(provider: Provider) -> Session:
+    """A compression for which no budget was left."""
+    user = run([], agent_provider=provider)
+    return Compressor("Shorten.", provider)(user)
+
+
+def test_a_compression_without_a_budget_is_made_without_a_question_again() -> None:
+    limited = ScriptedClient(["one two three"], provider=Provider(budget_total_tokens=1))
+    out = spent_compression(limited.provider).synchronize()
+    nobody = ScriptedClient([], provider=Provider(budget_total_tokens=1))
+    with rath.replay(out):
+        again = spent_compression(nobody.provider)
+        assert_same(again, out)
+        assert again.outcome == out.outcome
+    with pytest.raises(ReplayDifference, match="made without a question"), rath.replay(out):
+        spent_compression(NOBODY.provider).synchronize()
 
 
 def test_the_same_rows_of_another_session_are_not_the_same_input() -> None:

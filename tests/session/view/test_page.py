@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -40,6 +41,7 @@ from tests.support.api import (
 from tests.support.images import picture
 from tests.support.session_files import tool_run
 from tests.support.sessions import row_lists, run, sessions
+from tests.support.waiting import PATIENCE
 
 MAX_LINES = 400
 
@@ -189,6 +191,20 @@ def test_a_parent_that_is_known_by_its_id_alone_is_absent() -> None:
     assert (absent.id, absent.state, absent.body) == (parent, "absent", None)
     assert own_entries(absent) == ()
     assert totals(absent)["title"] == ""
+
+
+def test_a_run_that_goes_on_is_running_and_then_completed() -> None:
+    may_end = threading.Event()
+
+    def wait(_: object) -> str:
+        may_end.wait(PATIENCE)
+        return "done"
+
+    session = run([wait])
+    running = node_of(session)
+    may_end.set()
+    session.synchronize()
+    assert (running.state, node_of(session).state) == ("running", "completed")
 
 
 def test_a_failed_run_says_why() -> None:
