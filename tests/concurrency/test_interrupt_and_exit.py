@@ -173,7 +173,7 @@ def test_an_end_by_failure_leaves_a_tool_that_cannot_be_killed() -> None:
     [({}, "import rath; rath.at_exit('cancel')"), ({"OPENRATH_AT_EXIT": "cancel"}, "")],
     ids=["call", "variable"],
 )
-def test_a_normal_end_cancels_where_it_is_reported_to(
+def test_a_normal_end_cancels_where_that_is_the_policy(
     setting: dict[str, str], prelude: str
 ) -> None:
     process = spawn(
@@ -408,7 +408,7 @@ def test_exit_without_work_says_nothing() -> None:
     assert (out, err) == ("hello\n", "")
 
 
-def test_a_failure_that_nobody_read_is_stated_at_exit() -> None:
+def test_a_failure_that_nobody_read_is_logged_at_exit() -> None:
     process = spawn("""
         import logging
         logging.basicConfig()

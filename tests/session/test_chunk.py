@@ -113,7 +113,7 @@ def test_a_row_made_of_a_payload_knows_its_images_by_digest(row: ChunkRow) -> No
     "images", ["a.png", {"sha256": "0" * 64}, ["a.png", 7, None], [{"url": "x"}]],
     ids=["text", "mapping", "no mappings", "other mappings"],
 )  # fmt: skip
-def test_what_other_programs_put_under_the_name_is_preserved_and_is_no_image(
+def test_images_in_the_form_of_other_programs_are_no_images(
     images: object,
 ) -> None:
     row = ChunkRow(ChunkKind.USER, {"content": "a", "images": images})

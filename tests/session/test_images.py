@@ -140,7 +140,7 @@ def test_a_compression_sees_the_images_and_says_what_it_replaced() -> None:
 
 
 @given(contents=st.lists(st.binary(max_size=9), min_size=1, max_size=3))
-def test_no_bytes_of_an_image_are_displayed(contents: list[bytes]) -> None:
+def test_a_repr_holds_no_bytes_of_an_image(contents: list[bytes]) -> None:
     user = Session.from_user_message(
         "x", images=[picture(b"canary" + content) for content in contents]
     )
@@ -180,7 +180,7 @@ def test_a_result_that_is_given_to_a_replay_may_be_an_image() -> None:
     assert shown_in(branch) == [each.blob.data for each in (DOG, CAT, DOG)]
 
 
-def test_where_a_row_is_displayed_an_image_is_its_label() -> None:
+def test_the_text_of_a_row_has_a_label_for_each_image() -> None:
     row = tool_feedback_chunk("c1", "camera", "look", images=[CAT])
     assert f"{CAT.label} name='camera'" in format_chunk_row_brief(0, row)
     assert f"{CAT.label} name='camera'" in repr(Session(ChunkTable([row])))

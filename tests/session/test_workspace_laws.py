@@ -209,7 +209,7 @@ def test_however_sessions_came_from_one_another_their_changes_lead_to_their_file
 @given(
     files=trees, todo=st.lists(st.tuples(st.sampled_from(sharing), st.integers(0, 4)), max_size=7)
 )
-def test_changes_that_others_made_in_a_shared_sandbox_are_reported_or_nothing_is_applied(
+def test_changes_of_others_in_a_shared_sandbox_are_applied_or_nothing_is(
     files: dict[str, bytes], todo: list[tuple[str, int]]
 ) -> None:
     made = [placed(files).fork(workspace="copy")]

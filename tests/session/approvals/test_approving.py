@@ -87,7 +87,7 @@ def test_an_invalid_decision_is_refused_at_once(
     assert decisions(session) == []
 
 
-def test_what_is_stated_is_valid_unicode_and_ends_no_run() -> None:
+def test_texts_of_a_decision_become_valid_unicode() -> None:
     reply = waiting(1).deny("c1", "no\udcff", by="ad\ud800")
     assert results(go(["done"], Noting(), user=reply))[0][1]["message"].endswith("no\ufffd")
     assert decisions(reply)[0].by == "ad\ufffd"
@@ -144,7 +144,7 @@ def two_of_one_id() -> Session:
     return go([turn], Noting())
 
 
-def test_calls_of_one_id_are_reported_apart_by_their_place() -> None:
+def test_calls_of_one_id_are_approved_by_object() -> None:
     session, tool = two_of_one_id(), Noting()
     with pytest.raises(ValueError, match=r"2 calls .* meant by 'same'.*session.open_calls"):
         session.approve("same")

@@ -101,7 +101,7 @@ def test_what_must_come_after_a_call_that_waits_is_not_started_before_it() -> No
     assert results(out) == [("a", "yes"), ("b", "after")]
 
 
-def test_a_refused_call_behind_one_that_waits_is_refused_and_preserved() -> None:
+def test_an_invalid_call_behind_one_that_waits_is_refused() -> None:
     def work(_: Session, __: Mapping[str, Any]) -> Any:
         return rath.ask("?")
 
@@ -386,7 +386,7 @@ def two_of_one_id() -> Session:
     return cut_off(made, 0, begun=[0, 1])
 
 
-def test_calls_of_one_id_are_reported_apart_by_what_they_are() -> None:
+def test_open_calls_of_one_id_are_decided_by_object() -> None:
     session = two_of_one_id()
     with pytest.raises(ValueError, match=r"2 open calls .* have the id 'same'"):
         session.decide("same", "retry")

@@ -264,7 +264,7 @@ def test_whatever_write_fails_what_is_there_can_be_read(fail_at: int) -> None:
     assert list(Session.load(session.id, store=store).record) == list(session.record)
 
 
-def test_a_provider_is_reported_without_secrets() -> None:
+def test_a_stored_provider_has_no_secrets() -> None:
     provider = Provider(
         model="m",
         api_key="sk-canary",

@@ -116,7 +116,7 @@ SCRIPT = stat.S_IFREG | 0o755
         ),
     ],
 )  # fmt: skip
-def test_how_a_change_is_displayed(change: FileEffect, expected: str) -> None:
+def test_the_diff_of_a_change(change: FileEffect, expected: str) -> None:
     assert unified_diff([change]) == expected
 
 

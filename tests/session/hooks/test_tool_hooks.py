@@ -283,7 +283,7 @@ def test_hooks_see_no_call_that_is_refused_anyway() -> None:
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
-def test_images_of_a_result_are_displayed_and_may_be_taken_out() -> None:
+def test_a_hook_sees_the_images_of_a_result_and_may_remove_them() -> None:
     image = Image.from_bytes(PNG)
     seen = list[tuple[Image, ...]]()
 
@@ -411,7 +411,7 @@ def echo() -> FunctionTool:
 
 
 @given(st.lists(st.sampled_from(["", "a", "b"]), max_size=5), st.booleans())
-def test_hooks_are_asked_in_order_each_with_what_the_one_before_gave_model_hooks(
+def test_model_hooks_run_in_order_each_on_the_answer_of_the_one_before(
     marks: list[str], is_async: bool
 ) -> None:
     asked, expected, reports = plain_agent("x"), "x", list[tuple[str, str]]()

@@ -205,7 +205,7 @@ def test_late_entries_of_a_parent_that_was_stored_elsewhere_are_added() -> None:
 
 
 @given(base=row_lists, ours=row_lists, theirs=row_lists)
-def test_what_a_merge_begins_with_is_reported_by_ranges_of_its_parents(
+def test_rows_of_a_merge_are_ranges_of_its_parents(
     base: list[ChunkRow], ours: list[ChunkRow], theirs: list[ChunkRow]
 ) -> None:
     root = Session(ChunkTable(base))

@@ -203,7 +203,7 @@ def test_only_durable_lines_are_forced(store: FileStore, monkeypatch: pytest.Mon
     assert forced[3:] == ["file", "directory"]
 
 
-def test_a_log_that_another_program_removed_is_not_stated_to_be_finished(store: FileStore) -> None:
+def test_finishing_a_log_that_another_program_removed_is_an_error(store: FileStore) -> None:
     log = store.create(ID)
     log.append(b"1\n")
     states = [log.is_lost]
@@ -215,7 +215,7 @@ def test_a_log_that_another_program_removed_is_not_stated_to_be_finished(store: 
     assert [*states, log.is_lost] == [False, True, False]
 
 
-def test_what_is_cut_off_is_preserved_next_to_the_log(store: FileStore) -> None:
+def test_lines_that_a_reopening_cuts_off_are_stored_next_to_the_log(store: FileStore) -> None:
     partial = cut_off(store, b"1\n", b"torn")
     with pytest.raises(PersistenceError, match="is not finished: it goes on in"):
         store.append_to_finished(ID, 6, b"2\n")

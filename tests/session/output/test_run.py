@@ -196,7 +196,7 @@ def test_what_was_wrong_is_sent_back(form: str, server: ChatServer) -> None:
     assert "words: Input should be greater than or equal to 0" in second["content"]
 
 
-def test_a_text_in_the_place_of_the_call_is_reported_what_was_expected(server: ChatServer) -> None:
+def test_a_text_instead_of_the_call_is_sent_back_with_the_tool_name(server: ChatServer) -> None:
     server.queue(completion("There are three."), answer("tool", 3))
     out = asked(server, "tool")
     assert out.output == Count(words=3)
@@ -327,7 +327,7 @@ class Textless(Exception):
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_a_validator_that_leaves_is_reported_the_model(
+def test_a_validator_that_raises_an_exit_is_a_problem_that_the_model_reads(
     error: BaseException, reports: str, turn: Turn
 ) -> None:
     class Leaving(BaseModel):

@@ -415,7 +415,7 @@ def test_second_writer_keeps_the_first(session: Session, caplog: pytest.LogCaptu
     assert backup.chunk_table[0].images[0].blob.data == picture(b"cat")
 
 
-def test_files_are_preserved_without_links(
+def test_a_second_writer_keeps_backups_where_links_are_refused(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(source: Path, target: Path) -> None:

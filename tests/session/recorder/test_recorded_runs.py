@@ -503,7 +503,7 @@ def test_every_derivation_is_stored() -> None:
         assert Session.load(session.id).chunk_table == session.chunk_table
 
 
-def test_a_derivation_that_cannot_be_stored_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_derivation_that_cannot_be_stored_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     FileStore().directory.parent.mkdir(parents=True)
     FileStore().directory.write_text("no directory")
     with autosave():
@@ -515,7 +515,7 @@ def test_a_derivation_that_cannot_be_stored_is_reported(caplog: pytest.LogCaptur
     assert [record.levelno for record in reports] == [logging.ERROR]
 
 
-def test_a_store_that_is_not_known_is_reported_and_keeps_nobody_from_a_fork(
+def test_an_unknown_store_is_logged_and_the_fork_is_made(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENRATH_STORE", "nowhere://x")

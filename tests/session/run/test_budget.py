@@ -132,7 +132,7 @@ def test_a_call_that_crosses_a_budget_stops_the_run_before_its_tools() -> None:
 # ---- the callback
 
 
-def test_a_callback_is_reported_before_the_call_what_was_used_and_the_run_goes_on() -> None:
+def test_a_budget_callback_gets_the_usage_before_the_call_and_the_run_goes_on() -> None:
     noter = Noter()
     _, out = limited(
         [calls(500, 100), calls(700, 1), says(800, 1)],
@@ -232,7 +232,7 @@ def test_an_answer_without_a_price_stops_the_run(caplog: pytest.LogCaptureFixtur
     assert len(client.requests) == 1
 
 
-def test_earlier_calls_without_a_price_are_reported_and_do_not_stop_the_run(
+def test_earlier_calls_without_a_price_are_logged_and_do_not_stop_the_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = run(["one two three"])

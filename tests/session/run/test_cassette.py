@@ -247,7 +247,7 @@ def test_branches_with_other_inputs_may_come_in_another_order(order: list[int]) 
     ],
     ids=["prompt", "place"],
 )  # fmt: skip
-def test_another_beginning_is_reported_at_the_call(
+def test_another_input_is_a_difference_at_the_call(
     program: Callable[[], Session], reply: str
 ) -> None:
     with pytest.raises(ReplayDifference, match=reply), rath.replay(recorded()):
@@ -291,7 +291,7 @@ def changed_tool() -> FlowToolCall:
     ],
     ids=["schema", "another tool", "model"],
 )
-def test_what_is_sent_otherwise_is_reported_where_it_is_read(
+def test_another_request_is_a_difference_at_its_model_call(
     team: Callable[[], Team], reply: str
 ) -> None:
     with pytest.raises(ReplayDifference, match=reply) as reports, rath.replay(recorded()):
@@ -299,13 +299,13 @@ def test_what_is_sent_otherwise_is_reported_where_it_is_read(
     assert "model call 1" in reports.value.where
 
 
-def test_what_was_not_asked_for_is_reported_at_the_end() -> None:
+def test_recorded_runs_that_nobody_asked_for_are_a_difference_at_the_end() -> None:
     reply = r"did not ask.*Team\.first#0.*Team\.second#1"
     with pytest.raises(ReplayDifference, match=reply), rath.replay(recorded()):
         pass
 
 
-def test_a_call_too_many_is_reported() -> None:
+def test_an_additional_run_is_a_difference() -> None:
     def program() -> None:
         for _ in range(2):
             Team(NOBODY.provider, UNUSED)(Session.from_user_message("go")).synchronize()

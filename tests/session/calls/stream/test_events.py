@@ -160,7 +160,7 @@ def test_a_callback_that_always_fails_never_holds_up_a_long_stream(
 
 
 @shapes
-def test_a_budget_error_ends_the_run_and_no_further_delta_is_reported(shape: str) -> None:
+def test_a_budget_error_ends_the_run_and_the_callback_gets_no_further_delta(shape: str) -> None:
     heard: list[str | None] = []
 
     def hear(each: RathLLMStreamDelta) -> None:

@@ -139,7 +139,7 @@ def test_a_change_that_a_call_next_to_it_may_have_made_is_not_undone_unasked() -
     assert files_of(done.undo("first")) == {}
 
 
-def test_contents_that_were_not_preserved_cannot_be_brought_back() -> None:
+def test_contents_that_were_not_recorded_cannot_be_undone() -> None:
     def change(session: Session, _: object) -> None:
         note_effect(FileEffect("big", "changed", Blob("0" * 64, 9), Blob("1" * 64, 9)))
         note_effect(FileEffect("b", "deleted", Blob("2" * 64, 9), None))

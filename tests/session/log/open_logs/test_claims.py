@@ -103,7 +103,7 @@ def answer(session: Session) -> Session:
 
 
 @pytest.mark.parametrize("say", [approve, deny, decide, answer])
-def test_what_is_stated_after_it_went_on_comes_too_late(say: Callable[[Session], Session]) -> None:
+def test_a_decision_after_the_run_went_on_is_refused(say: Callable[[Session], Session]) -> None:
     waiting = Waiting("done")
     waiting.agent(waiting.session).synchronize()
     with pytest.raises(ValueError, match="has gone on since, so what is said now comes too late"):

@@ -136,7 +136,7 @@ def started(store: FakeSessionStore) -> LogWriter:
     return writer
 
 
-def test_what_comes_before_a_line_that_cannot_be_written_is_preserved() -> None:
+def test_lines_before_one_that_cannot_be_encoded_are_written() -> None:
     store = FakeSessionStore()
     writer = started(store)
     writer.queue(verdict())

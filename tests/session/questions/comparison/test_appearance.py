@@ -49,7 +49,7 @@ def test_a_summary_names_the_rows_that_it_replaced(session: Session) -> None:
     assert summary.excerpt == "hello was written"
 
 
-def test_what_a_note_stated_is_reported_with_its_score() -> None:
+def test_blame_names_a_recalled_note_with_its_score() -> None:
     out = worked(placed(), recall=recall)
     (note,) = blame(out, "drinks tea").appearances
     assert (note.place, note.uri, note.by) == ("note", NOTE.uri, None)

@@ -113,7 +113,7 @@ def test_recalled_notes_do_not_come_between_a_pause_and_the_rest() -> None:
 # ---- turns that the model refuses
 
 
-def test_what_was_stated_before_is_no_answer_where_the_model_refuses_without_a_word() -> None:
+def test_a_refusal_without_text_has_no_text_of_an_earlier_answer() -> None:
     answered = run([], agent_provider=vendor(Says("an answer")).provider)
     refused = run([], user=answered, agent_provider=vendor(Says(finish="refusal")).provider)
     assert refused.outcome == Completed()
