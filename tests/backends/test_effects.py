@@ -33,7 +33,6 @@ from rath.backend import (
 )
 from rath.backend.effects import (
     MAX_PAUSE_SECONDS,
-    EffectLog,
     PausableDeadline,
     UnobservedOps,
     happening_in,
@@ -251,46 +250,6 @@ SILENT = [
 ]
 
 
-def observed(op: BackendTool) -> EffectLog:
-    with SilentBackend().open() as sandbox, observe_effects() as effects, suppress(ValueError):
-        sandbox.dispatch(op)
-    return effects
-
-
-def test_a_backend_that_tells_no_effects_leaves_a_gap() -> None:
-    assert observed(BackendToolCommandRun("rm -r .")).gaps == SILENT
-
-
-def test_a_failure_in_such_a_backend_leaves_one_too() -> None:
-    assert observed(BackendToolCommandRun("broken")).gaps == SILENT
-
-
-def test_an_effect_that_it_tells_after_all_fills_the_gap() -> None:
-    effects = observed(BackendToolCommandRun("told"))
-    assert ([each.path for each in effects], effects.gaps) == (["a"], [])
-
-
-def test_a_gap_of_its_own_is_enough() -> None:
-    assert observed(BackendToolCommandRun("gap")).gaps == ["because"]
-
-
-def test_reading_leaves_none() -> None:
-    assert observed(BackendToolFilesRead("a")).gaps == []
-
-
-def test_what_somebody_observes_is_not_counted() -> None:
-    with FakeBackend().open() as sandbox:
-        with observe_effects():
-            sandbox.dispatch(BackendToolCommandRun("echo"))
-        assert not sandbox.unobserved.any_since(0)
-
-
-def test_what_reads_is_not_counted() -> None:
-    with FakeBackend().open() as sandbox:
-        sandbox.dispatch(BackendToolFilesRead("a"))
-        assert not sandbox.unobserved.any_since(0)
-
-
 def test_what_ended_before_is_not_seen_from_a_moment() -> None:
     unseen = UnobservedOps()
     with unseen.counting():
@@ -310,6 +269,33 @@ def test_an_operation_of_a_thread_without_context_is_counted(sandbox: BackendSan
         mark = sandbox.unobserved.mark()
         pool.submit(sandbox.dispatch, BackendToolCommandRun("true")).result(50)
     assert (sandbox.unobserved.any_since(mark), list(effects)) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("op", "paths", "gaps"),
+    [
+        (BackendToolCommandRun("rm -r ."), [], SILENT),
+        (BackendToolCommandRun("broken"), [], SILENT),
+        (BackendToolCommandRun("told"), ["a"], []),
+        (BackendToolCommandRun("gap"), [], ["because"]),
+        (BackendToolFilesRead("a"), [], []),
+    ],
+    ids=["silent", "failing", "an effect", "a gap of its own", "a read"],
+)
+def test_a_backend_that_tells_no_effects_leaves_a_gap(
+    op: BackendTool, paths: list[str], gaps: list[str]
+) -> None:
+    with SilentBackend().open() as sandbox, observe_effects() as effects, suppress(ValueError):
+        sandbox.dispatch(op)
+    assert ([each.path for each in effects], effects.gaps) == (paths, gaps)
+
+
+def test_what_somebody_observes_or_only_reads_is_not_counted() -> None:
+    with FakeBackend().open() as sandbox:
+        with observe_effects():
+            sandbox.dispatch(BackendToolCommandRun("echo"))
+        sandbox.dispatch(BackendToolFilesRead("a"))
+        assert not sandbox.unobserved.any_since(0)
 
 
 async def look(seconds: float) -> None:

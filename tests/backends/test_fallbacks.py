@@ -49,6 +49,7 @@ from rath.backend.fallbacks import (
 from rath.backend.host.process import MAX_OUTPUT_BYTES, MAX_WHOLE_BYTES, Capture, finish
 from tests.support.api import MAX_STREAM_CHARS, ResultText, encode_result
 from tests.support.waiting import at_a_deadline
+from tests.support.workspaces import run
 
 
 @dataclass
@@ -211,12 +212,6 @@ def test_where_the_disk_is_full_the_result_comes_all_the_same(
     assert (len(result.stdout), result.stdout_full) == (30_000, None)
 
 
-def run(sandbox: BackendSandbox, cmd: str) -> CommandResult:
-    result = sandbox.dispatch(BackendToolCommandRun(cmd))
-    assert isinstance(result, CommandResult)
-    return result
-
-
 def read(
     sandbox: BackendSandbox, path: str, *, offset: int = 0, limit: int | None = None
 ) -> FileContent:
@@ -259,6 +254,8 @@ def test_an_output_that_is_cut_is_kept_whole(sandbox: BackendSandbox) -> None:
     result = run(sandbox, "echo BEGIN; head -c 3000000 /dev/zero | tr '\\0' x; echo END")
     whole = b"BEGIN\n" + b"x" * 3_000_000 + b"END\n"
     assert len(result.stdout) < MAX_OUTPUT_BYTES + 100
+    assert (result.stdout[:6], result.stdout[-5:]) == (b"BEGIN\n", b"xEND\n")
+    assert b"truncated: 1951434 bytes" in result.stdout
     assert result.stdout_full is not None
     assert result.stdout_full.data == whole
     assert result.stdout_full.digest == sha256(whole).hexdigest()

@@ -179,16 +179,6 @@ def test_a_file_is_edited_in_place_with_its_mode(sandbox: BackendSandbox, worksp
     assert sorted(entry.name for entry in workspace.iterdir()) == ["link.sh", "run.sh"]
 
 
-def test_an_edit_does_not_reach_through_a_hard_link(
-    sandbox: BackendSandbox, workspace: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "outside.txt").write_text("old")
-    (workspace / "inside.txt").hardlink_to(tmp_path / "outside.txt")
-    sandbox.dispatch(BackendToolFilesEdit("inside.txt", "old", "new"))
-    assert (tmp_path / "outside.txt").read_text() == "old"
-    assert (workspace / "inside.txt").read_text() == "new"
-
-
 @pytest.mark.parametrize(
     ("path", "kind"),
     [

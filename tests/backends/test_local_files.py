@@ -23,16 +23,11 @@ from rath.backend import (
     FileEditResult,
     FileEntries,
     FileWriteResult,
-    ToolExecutionFailure,
 )
 from rath.backend.file_tools import MAX_READ_BYTES
 from rath.backend.host.files import run_host_tool
 from rath.backend.host.paths import Workspace
-
-
-def failure(result: object) -> ToolExecutionFailure:
-    assert isinstance(result, ToolExecutionFailure)
-    return result
+from tests.support.workspaces import failure
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
@@ -48,11 +43,6 @@ def test_bytes_come_back_as_written(tmp_path_factory: pytest.TempPathFactory, da
     workspace = Workspace.at(str(tmp_path_factory.getbasetemp()))
     run_host_tool(workspace, BackendToolFilesWrite("bytes.bin", data))
     assert run_host_tool(workspace, BackendToolFilesRead("bytes.bin", None)) == FileContent(data)
-
-
-def test_a_write_sets_the_mode(sandbox: BackendSandbox, workspace: Path) -> None:
-    sandbox.dispatch(BackendToolFilesWrite("run.sh", "true", mode=0o755))
-    assert stat.S_IMODE((workspace / "run.sh").stat().st_mode) == 0o755
 
 
 def test_a_write_leaves_nothing_else_behind(sandbox: BackendSandbox, workspace: Path) -> None:
@@ -76,20 +66,27 @@ def test_a_file_keeps_its_owner(
     assert ((workspace / "a").read_text(), found.st_uid, found.st_gid) == ("new", 1234, 2345)
 
 
+@pytest.mark.parametrize(
+    "op", [BackendToolFilesWrite("inside", "new"), BackendToolFilesEdit("inside", "old", "new")]
+)
+def test_a_change_does_not_reach_through_a_hard_link(
+    sandbox: BackendSandbox,
+    workspace: Path,
+    tmp_path: Path,
+    op: BackendToolFilesWrite | BackendToolFilesEdit,
+) -> None:
+    (tmp_path / "outside").write_text("old")
+    (workspace / "inside").hardlink_to(tmp_path / "outside")
+    sandbox.dispatch(op)
+    assert (tmp_path / "outside").read_text() == "old"
+    assert (workspace / "inside").read_text() == "new"
+
+
 def test_a_failed_write_leaves_nothing_behind(sandbox: BackendSandbox, workspace: Path) -> None:
     (workspace / "taken").mkdir()
     result = failure(sandbox.dispatch(BackendToolFilesWrite("taken", "x")))
     assert result.kind == "os_error"
     assert os.listdir(workspace) == ["taken"]
-
-
-def test_a_write_does_not_reach_through_a_hard_link(
-    sandbox: BackendSandbox, workspace: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "outside.txt").write_text("old")
-    (workspace / "inside.txt").hardlink_to(tmp_path / "outside.txt")
-    sandbox.dispatch(BackendToolFilesWrite("inside.txt", "new"))
-    assert (tmp_path / "outside.txt").read_text() == "old"
 
 
 def test_text_that_is_not_unicode_is_a_failure(sandbox: BackendSandbox, workspace: Path) -> None:
@@ -102,14 +99,6 @@ def test_reading_a_directory_is_a_failure(sandbox: BackendSandbox) -> None:
     result = failure(sandbox.dispatch(BackendToolFilesRead(".")))
     assert result.kind == "os_error"
     assert "is a directory" in result.message
-
-
-def test_reading_a_pipe_is_a_failure_and_does_not_wait(
-    sandbox: BackendSandbox, workspace: Path
-) -> None:
-    os.mkfifo(workspace / "pipe")
-    result = failure(sandbox.dispatch(BackendToolFilesRead("pipe")))
-    assert "not a regular file" in result.message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -142,20 +131,6 @@ def test_a_huge_file_is_a_failure_that_says_its_size(
     result = failure(sandbox.dispatch(BackendToolFilesRead("huge.bin", None)))
     assert result.kind == "file_too_large"
     assert str(MAX_READ_BYTES + 1) in result.message
-
-
-def test_a_listing_is_sorted_and_its_paths_can_be_read(
-    sandbox: BackendSandbox, workspace: Path
-) -> None:
-    for name in ("b.txt", "a.txt"):
-        (workspace / "sub").mkdir(exist_ok=True)
-        (workspace / "sub" / name).write_text(name)
-    listing = sandbox.dispatch(BackendToolFilesList("sub"))
-    assert isinstance(listing, FileEntries)
-    assert [entry.name for entry in listing.entries] == ["a.txt", "b.txt"]
-    path = listing.entries[0].path
-    assert path == str(workspace / "sub" / "a.txt")
-    assert sandbox.dispatch(BackendToolFilesRead(path)) == FileContent("a.txt")
 
 
 def test_a_listing_follows_links_to_directories_inside_only(
@@ -276,9 +251,3 @@ def test_processes_have_no_links_into_the_workspace(
         assert (
             failure(sandbox.dispatch(BackendToolFilesRead(path))).kind == "path_outside_workspace"
         )
-
-
-def test_a_part_of_a_file_is_read(sandbox: BackendSandbox, workspace: Path) -> None:
-    (workspace / "a.txt").write_text("one\ntwo\nthree\n")
-    part = sandbox.dispatch(BackendToolFilesRead("a.txt", offset=1, limit=1))
-    assert part == FileContent("two\n", 2, 3)

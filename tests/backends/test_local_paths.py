@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.backend import (
-    BackendToolFilesExists,
     BackendToolFilesList,
     BackendToolFilesRead,
     BackendToolFilesWrite,
@@ -96,39 +94,22 @@ def test_a_read_gives_a_file_inside_or_nothing(links: dict[str, str], path: str)
         result = run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesRead(asked))
         read = result.data if isinstance(result, FileContent) else None
         assert read is None or (is_inside(above, asked) and read != SECRET)
-
-
-@given(links=links, path=paths)
-def test_every_readable_file_inside_is_read(links: dict[str, str], path: str) -> None:
-    with world(links) as above:
-        asked = filled(path, above)
         place = Path(above, "ws", asked)
-        expected = (
-            FileContent(place.read_text()) if is_inside(above, asked) and place.is_file() else None
-        )
-        result = run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesRead(asked))
-        assert expected is None or result == expected
+        if is_inside(above, asked) and place.is_file():
+            assert read == place.read_text()
 
 
 @given(links=links, path=paths)
-def test_a_write_changes_nothing_outside(links: dict[str, str], path: str) -> None:
+def test_a_write_changes_a_file_where_the_kernel_looks_and_nothing_outside(
+    links: dict[str, str], path: str
+) -> None:
     with world(links) as above:
-        before = everything_outside(above)
-        run_host_tool(
-            Workspace.at(f"{above}/ws"), BackendToolFilesWrite(filled(path, above), "new")
-        )
-        assert everything_outside(above) == before
-
-
-@given(links=links, path=paths)
-def test_what_was_written_is_found_where_the_kernel_looks(links: dict[str, str], path: str) -> None:
-    with world(links) as above:
-        asked = filled(path, above)
+        before, asked = everything_outside(above), filled(path, above)
         result = run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesWrite(asked, "new"))
-        written = isinstance(result, FileWriteResult)
+        assert everything_outside(above) == before
         # A slash behind a file, in the path or in a link, is overlooked.
         found = Path(os.path.realpath(Path(above, "ws", asked.rstrip("/."))))
-        assert not written or found.read_text() == "new"
+        assert not isinstance(result, FileWriteResult) or found.read_text() == "new"
 
 
 @given(links=links, path=paths)
@@ -177,14 +158,6 @@ def test_a_path_that_leads_out_is_refused_by_name(above: Path, path: str) -> Non
     assert str(above / "ws") in result.message
 
 
-@pytest.mark.parametrize("target", ["../out.txt", "/etc/passwd", "sub/../../out.txt"])
-def test_a_link_that_leads_out_is_refused(above: Path, target: str) -> None:
-    (above / "ws" / "link").symlink_to(target)
-    result = read(above, "link")
-    assert isinstance(result, ToolExecutionFailure)
-    assert result.kind == "path_outside_workspace"
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -211,45 +184,10 @@ def test_a_workspace_behind_a_link_takes_absolute_paths_in_both_forms(above: Pat
         assert run_host_tool(workspace, BackendToolFilesRead(path)) == FileContent("inside")
 
 
-def test_links_in_a_circle_are_a_failure(above: Path) -> None:
-    (above / "ws" / "one").symlink_to("two")
-    (above / "ws" / "two").symlink_to("one")
-    result = read(above, "one")
-    assert isinstance(result, ToolExecutionFailure)
-    assert result.kind == "os_error"
-
-
 def test_a_zero_character_in_a_path_is_a_failure(above: Path) -> None:
     result = read(above, "sub/\0.txt")
     assert isinstance(result, ToolExecutionFailure)
     assert result.kind == "os_error"
-
-
-def test_asking_whether_something_outside_exists_is_refused(above: Path) -> None:
-    result = run_host_tool(Workspace.at(f"{above}/ws"), BackendToolFilesExists("../out.txt"))
-    assert isinstance(result, ToolExecutionFailure)
-
-
-def test_a_link_swapped_in_while_reading_never_leads_out(above: Path) -> None:
-    (above / "ws" / "turn").mkdir()
-    (above / "ws" / "turn" / "out.txt").write_text("inside")
-    stop = threading.Event()
-
-    def swap() -> None:
-        while not stop.is_set():
-            (above / "ws" / "turn").rename(above / "ws" / "aside")
-            (above / "ws" / "turn").symlink_to("..")
-            (above / "ws" / "turn").unlink()
-            (above / "ws" / "aside").rename(above / "ws" / "turn")
-
-    swapping = threading.Thread(target=swap)
-    swapping.start()
-    try:
-        results = [read(above, "turn/out.txt") for _ in range(300)]
-    finally:
-        stop.set()
-        swapping.join()
-    assert FileContent(SECRET) not in results
 
 
 def test_no_descriptor_is_left_open(above: Path) -> None:

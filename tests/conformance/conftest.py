@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.opensandbox_server.fixtures import opensandbox_server
+from tests.support.opensandbox_calls import opensandbox_server
 from tests.support.postgres_server import postgres
 
 __all__ = ["opensandbox_server", "postgres"]

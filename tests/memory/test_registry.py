@@ -35,11 +35,6 @@ def test_local_is_known_and_the_default() -> None:
     assert memory.get_class("local") is LocalMemoryBackend
 
 
-def test_each_look_up_gives_a_new_instance() -> None:
-    assert memory.get("local") is not memory.get("local")
-    assert memory.current() is not memory.current()
-
-
 def test_a_class_is_registered_by_decoration(name: str) -> None:
     assert memory.register(name)(Mine) is Mine
     assert Mine.name == name
@@ -58,11 +53,6 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(MemoryBackendNotFound, match="Did you mean 'local'") as caught:
         memory.get("locl")
     assert caught.value.available == memory.list_names()
-
-
-def test_an_unknown_name_is_not_available() -> None:
-    assert memory.is_available("local")
-    assert not memory.is_available("no-such")
 
 
 def test_the_first_that_is_available_is_preferred(name: str) -> None:

@@ -7,33 +7,21 @@ from typing import Any
 
 import pytest
 
+from rath import memory
 from rath._async.runtime import runtime
 from rath.errors import MemoryBackendError
-from rath.memory import (
-    MemoryBackend,
-    MemoryCapabilities,
-    MemoryExecutionFailure,
-    MemoryFindResult,
-    MemoryOp,
-    MemoryOpFind,
-    MemoryOpWrite,
-    MemoryResult,
-    MemoryStore,
-    MemoryStoreClosed,
-    MemoryStoreSpec,
-)
 from rath.testing import FakeMemory
 from tests.support.waiting import PATIENCE
 
-FIND = MemoryOpFind("x")
+FIND = memory.MemoryOpFind("x")
 
 
-class Blocking(MemoryBackend):
+class Blocking(memory.MemoryBackend):
     """A backend as it was written for 1.3."""
 
     def __init__(self) -> None:
-        self.stores: list[MemoryStore] = []
-        self.closed: list[MemoryStore] = []
+        self.stores: list[memory.MemoryStore] = []
+        self.closed: list[memory.MemoryStore] = []
         self.was_closed = threading.Event()
         self.threads: set[str] = set()
 
@@ -42,22 +30,22 @@ class Blocking(MemoryBackend):
         return True
 
     @classmethod
-    def capabilities(cls) -> MemoryCapabilities:
+    def capabilities(cls) -> memory.MemoryCapabilities:
         return FakeMemory.capabilities()
 
     @classmethod
-    def supported_ops(cls) -> frozenset[type[MemoryOp]]:
-        return frozenset({MemoryOpFind})
+    def supported_ops(cls) -> frozenset[type[memory.MemoryOp]]:
+        return frozenset({memory.MemoryOpFind})
 
     def store_count(self) -> int:
         return len(self.stores)
 
-    def open(self, spec: MemoryStoreSpec | None = None) -> MemoryStore:
-        store = MemoryStore(backend=self, handle=f"h{len(self.stores)}", spec=spec)
+    def open(self, spec: memory.MemoryStoreSpec | None = None) -> memory.MemoryStore:
+        store = memory.MemoryStore(backend=self, handle=f"h{len(self.stores)}", spec=spec)
         self.stores.append(store)
         return store
 
-    def close(self, store: MemoryStore) -> None:
+    def close(self, store: memory.MemoryStore) -> None:
         if store.closed:
             return
         store.closed = True
@@ -65,10 +53,10 @@ class Blocking(MemoryBackend):
         self.closed.append(store)
         self.was_closed.set()
 
-    def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+    def dispatch(self, store: memory.MemoryStore, op: memory.MemoryOp) -> memory.MemoryResult:
         assert store in self.stores
         self.threads.add(threading.current_thread().name)
-        return MemoryFindResult(())
+        return memory.MemoryFindResult(())
 
 
 class Counting(FakeMemory):
@@ -78,43 +66,24 @@ class Counting(FakeMemory):
         super().__init__()
         self.seen: list[str] = []
 
-    def open(self, spec: MemoryStoreSpec | None = None) -> MemoryStore:
+    def open(self, spec: memory.MemoryStoreSpec | None = None) -> memory.MemoryStore:
         self.seen.append("open")
         return super().open(spec)
 
-    def close(self, store: MemoryStore) -> None:
+    def close(self, store: memory.MemoryStore) -> None:
         self.seen.append("close")
         super().close(store)
 
-    def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+    def dispatch(self, store: memory.MemoryStore, op: memory.MemoryOp) -> memory.MemoryResult:
         self.seen.append("dispatch")
         return super().dispatch(store, op)
-
-
-def test_a_store_starts_without_holders() -> None:
-    backend = FakeMemory()
-    store = backend.open()
-    assert (store.refcount, store.closed, bool(store.handle)) == (0, False, True)
-    assert backend.store_count() == 1
-    backend.close(store)
-    assert backend.store_count() == 0
 
 
 def test_the_operation_may_be_given_by_name() -> None:
     backend = FakeMemory()
     with backend.open(spec=None) as store:
-        assert store.dispatch(op=FIND) == MemoryFindResult(())
-        assert backend.dispatch(store=store, op=FIND) == MemoryFindResult(())
-
-
-def test_the_last_holder_closes_the_store() -> None:
-    store = FakeMemory().open()
-    with store as same:
-        assert same is store
-        with store:
-            assert store.refcount == 2
-        assert not store.closed
-    assert store.closed
+        assert store.dispatch(op=FIND) == memory.MemoryFindResult(())
+        assert backend.dispatch(store=store, op=FIND) == memory.MemoryFindResult(())
 
 
 def test_a_closed_store_refuses_everything_by_its_own_error() -> None:
@@ -122,10 +91,10 @@ def test_a_closed_store_refuses_everything_by_its_own_error() -> None:
     store = backend.open()
     backend.close(store)
     backend.close(store)
-    with pytest.raises(MemoryStoreClosed) as caught:
+    with pytest.raises(memory.MemoryStoreClosed) as caught:
         store.dispatch(FIND)
     assert caught.value.handle == store.handle
-    with pytest.raises(MemoryStoreClosed):
+    with pytest.raises(memory.MemoryStoreClosed):
         store.acquire()
 
 
@@ -134,42 +103,33 @@ def test_a_backend_answers_for_a_closed_store_with_a_failure() -> None:
     store = backend.open()
     backend.close(store)
     result = backend.dispatch(store, FIND)
-    assert isinstance(result, MemoryExecutionFailure)
+    assert isinstance(result, memory.MemoryExecutionFailure)
     assert result.kind == "store_closed"
 
 
-def test_a_lazy_store_opens_with_its_first_operation() -> None:
-    backend = FakeMemory()
-    store = backend.lazy()
-    assert (store.handle, backend.store_count()) == ("", 0)
-    assert backend.dispatch(store, FIND) == MemoryFindResult(())
-    assert (bool(store.handle), backend.store_count()) == (True, 1)
-    backend.close(store)
-
-
 def test_a_store_built_by_hand_needs_a_backend_that_attaches() -> None:
-    store = MemoryStore(FakeMemory(), "somewhere")
+    store = memory.MemoryStore(FakeMemory(), "somewhere")
     assert (store.handle, store.refcount) == ("somewhere", 0)
     with pytest.raises(MemoryBackendError, match="cannot attach to 'somewhere'"):
         store.dispatch(FIND)
 
 
 def test_a_store_may_be_built_closed() -> None:
-    store = MemoryStore(Blocking(), "h", None, True)
+    store = memory.MemoryStore(Blocking(), "h", None, True)
     assert store.closed
-    with pytest.raises(MemoryStoreClosed):
+    with pytest.raises(memory.MemoryStoreClosed):
         store.dispatch(FIND)
 
 
 def test_a_store_is_shown_by_backend_and_handle() -> None:
-    store = MemoryStore(FakeMemory(), "somewhere")
+    store = memory.MemoryStore(FakeMemory(), "somewhere")
     assert repr(store) == "MemoryStore('fake', 'somewhere', closed=False)"
 
 
 def test_blocking_methods_run_on_worker_threads() -> None:
     backend = Blocking()
     store = backend.open()
-    assert store.dispatch(FIND) == MemoryFindResult(())
+    assert store.dispatch(FIND) == memory.MemoryFindResult(())
     assert all(name.startswith("rath-worker") for name in backend.threads)
     backend.close(store)
 
@@ -187,7 +147,7 @@ def test_a_store_is_closed_while_a_blocking_close_is_at_work() -> None:
     begun, go_on, seen = threading.Event(), threading.Event(), list[bool]()
 
     class Slow(Blocking):
-        def close(self, store: MemoryStore) -> None:
+        def close(self, store: memory.MemoryStore) -> None:
             seen.append(store.closed)
             begun.set()
             go_on.wait(PATIENCE)
@@ -198,7 +158,7 @@ def test_a_store_is_closed_while_a_blocking_close_is_at_work() -> None:
         pass
     assert begun.wait(PATIENCE)
     assert (store.closed, store.refcount, seen) == (True, 0, [False])
-    with pytest.raises(MemoryStoreClosed):
+    with pytest.raises(memory.MemoryStoreClosed):
         store.dispatch(FIND)
     go_on.set()
     assert backend.was_closed.wait(PATIENCE)
@@ -220,9 +180,9 @@ def test_a_blocking_close_closes_once() -> None:
 
 def test_a_lazy_store_over_blocking_methods() -> None:
     backend = Blocking()
-    spec = MemoryStoreSpec(namespace="n")
+    spec = memory.MemoryStoreSpec(namespace="n")
     store = backend.lazy(spec)
-    assert store.dispatch(FIND) == MemoryFindResult(())
+    assert store.dispatch(FIND) == memory.MemoryFindResult(())
     assert store.handle == "h0"
     assert backend.stores[0].spec is spec
     runtime().run(store.aclose, label="closing")
@@ -232,8 +192,8 @@ def test_a_lazy_store_over_blocking_methods() -> None:
 def test_overridden_methods_may_call_those_they_override() -> None:
     backend = Counting()
     store = backend.open()
-    assert store.dispatch(FIND) == MemoryFindResult(())
-    assert backend.dispatch(store, FIND) == MemoryFindResult(())
+    assert store.dispatch(FIND) == memory.MemoryFindResult(())
+    assert backend.dispatch(store, FIND) == memory.MemoryFindResult(())
     backend.close(store)
     assert backend.seen == ["open", "dispatch", "dispatch", "close"]
     assert (store.closed, backend.store_count()) == (True, 0)
@@ -251,36 +211,24 @@ def test_a_release_reaches_the_hook_through_an_overridden_close() -> None:
 
 def test_the_most_derived_form_of_a_method_counts() -> None:
     class Hooked(Blocking):
-        async def adispatch(self, native: Any, op: MemoryOp) -> MemoryResult:
-            return MemoryExecutionFailure("internal", "by the hook")
+        async def adispatch(self, native: Any, op: memory.MemoryOp) -> memory.MemoryResult:
+            return memory.MemoryExecutionFailure("internal", "by the hook")
 
     backend = Hooked()
     store = backend.open()
-    assert isinstance(store.dispatch(FIND), MemoryExecutionFailure)
+    assert isinstance(store.dispatch(FIND), memory.MemoryExecutionFailure)
     backend.close(store)
 
 
 def test_a_backend_without_hooks_and_methods_says_so() -> None:
-    class Empty(MemoryBackend):
+    class Empty(memory.MemoryBackend):
         @classmethod
-        def capabilities(cls) -> MemoryCapabilities:
+        def capabilities(cls) -> memory.MemoryCapabilities:
             return FakeMemory.capabilities()
 
         @classmethod
-        def supported_ops(cls) -> frozenset[type[MemoryOp]]:
+        def supported_ops(cls) -> frozenset[type[memory.MemoryOp]]:
             return frozenset()
 
     with pytest.raises(NotImplementedError, match="Empty implements no aopen"):
         Empty().open()
-
-
-def test_a_scripted_memory_keeps_what_it_was_asked() -> None:
-    def answer(op: MemoryOp) -> MemoryResult | None:
-        failing = MemoryExecutionFailure("transport", "gone")
-        return failing if isinstance(op, MemoryOpWrite) else None
-
-    backend = FakeMemory(answer=answer)
-    with backend.open() as store:
-        assert isinstance(store.dispatch(MemoryOpWrite("u", "c")), MemoryExecutionFailure)
-        assert store.dispatch(FIND) == MemoryFindResult(())
-    assert backend.ops_of(MemoryOpFind) == [FIND]

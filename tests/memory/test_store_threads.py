@@ -13,29 +13,14 @@ from uuid import uuid4
 
 import pytest
 
-from rath import flow
-from rath.memory import (
-    MemoryBackend,
-    MemoryCapabilities,
-    MemoryFindResult,
-    MemoryHit,
-    MemoryOp,
-    MemoryOpFind,
-    MemoryOpWrite,
-    MemoryResult,
-    MemoryStore,
-    MemoryStoreSpec,
-    MemoryWriteResult,
-    get,
-    register,
-)
+from rath import flow, memory
 from rath.session import Session
 from rath.session.outcome import Cancelled
 from rath.testing import FakeMemory, ScriptedClient
 from tests.support.waiting import PATIENCE, wait_until
 
-FIND = MemoryOpFind("tea")
-WRITE = MemoryOpWrite("memory://user/tea", "likes tea")
+FIND = memory.MemoryOpFind("tea")
+WRITE = memory.MemoryOpWrite("memory://user/tea", "likes tea")
 
 
 class SqliteMethods:
@@ -46,23 +31,25 @@ class SqliteMethods:
         self.threads: list[threading.Thread] = []
         self.was_closed = threading.Event()
 
-    def open(self, spec: MemoryStoreSpec | None = None) -> MemoryStore:
+    def open(self, spec: memory.MemoryStoreSpec | None = None) -> memory.MemoryStore:
         self.threads.append(threading.current_thread())
         handle = uuid4().hex
         self.databases[handle] = sqlite3.connect(":memory:")
         self.databases[handle].execute("CREATE TABLE note (uri TEXT, content TEXT)")
-        return MemoryStore(self, handle, spec)  # type: ignore[arg-type]  # a mixin or a duck
+        return memory.MemoryStore(self, handle, spec)  # type: ignore[arg-type]  # a mixin or a duck
 
-    def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+    def dispatch(self, store: memory.MemoryStore, op: memory.MemoryOp) -> memory.MemoryResult:
         self.threads.append(threading.current_thread())
         database = self.databases[store.handle]
-        if isinstance(op, MemoryOpWrite):
+        if isinstance(op, memory.MemoryOpWrite):
             database.execute("INSERT INTO note VALUES (?, ?)", (op.uri, op.content))
-            return MemoryWriteResult(op.uri, len(op.content))
+            return memory.MemoryWriteResult(op.uri, len(op.content))
         rows = database.execute("SELECT uri, content FROM note").fetchall()
-        return MemoryFindResult(tuple(MemoryHit(uri, 1.0, content) for uri, content in rows))
+        return memory.MemoryFindResult(
+            tuple(memory.MemoryHit(uri, 1.0, content) for uri, content in rows)
+        )
 
-    def close(self, store: MemoryStore) -> None:
+    def close(self, store: memory.MemoryStore) -> None:
         if store.closed:
             return
         self.threads.append(threading.current_thread())
@@ -71,43 +58,43 @@ class SqliteMethods:
         self.was_closed.set()
 
 
-class SqliteMemory(SqliteMethods, MemoryBackend):
+class SqliteMemory(SqliteMethods, memory.MemoryBackend):
     """A backend whose methods come from elsewhere."""
 
     @classmethod
-    def capabilities(cls) -> MemoryCapabilities:
+    def capabilities(cls) -> memory.MemoryCapabilities:
         return FakeMemory.capabilities()
 
     @classmethod
-    def supported_ops(cls) -> frozenset[type[MemoryOp]]:
-        return frozenset({MemoryOpFind, MemoryOpWrite})
+    def supported_ops(cls) -> frozenset[type[memory.MemoryOp]]:
+        return frozenset({memory.MemoryOpFind, memory.MemoryOpWrite})
 
 
 class DerivedMemory(SqliteMemory):
     """Adds to each method of its base class."""
 
-    def open(self, spec: MemoryStoreSpec | None = None) -> MemoryStore:
+    def open(self, spec: memory.MemoryStoreSpec | None = None) -> memory.MemoryStore:
         return super().open(spec)
 
-    def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+    def dispatch(self, store: memory.MemoryStore, op: memory.MemoryOp) -> memory.MemoryResult:
         return super().dispatch(store, op)
 
-    def close(self, store: MemoryStore) -> None:
+    def close(self, store: memory.MemoryStore) -> None:
         super().close(store)
 
 
 class AskingMemory(SqliteMemory):
     """Answers a search by another one on the same store, as from an agent inside."""
 
-    def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
-        if op == MemoryOpFind("again"):
+    def dispatch(self, store: memory.MemoryStore, op: memory.MemoryOp) -> memory.MemoryResult:
+        if op == memory.MemoryOpFind("again"):
             return store.dispatch(FIND)
-        if op == MemoryOpFind("from another thread"):
+        if op == memory.MemoryOpFind("from another thread"):
             with ThreadPoolExecutor() as pool:
-                asking = partial(store.dispatch, MemoryOpFind("nothing"))
+                asking = partial(store.dispatch, memory.MemoryOpFind("nothing"))
                 return pool.submit(copy_context().run, asking).result(PATIENCE)
-        if op == MemoryOpFind("nothing"):
-            return MemoryFindResult(())
+        if op == memory.MemoryOpFind("nothing"):
+            return memory.MemoryFindResult(())
         return super().dispatch(store, op)
 
 
@@ -116,13 +103,13 @@ def name() -> str:
     return f"sqlite-{uuid4().hex}"
 
 
-def opened(backend: Any) -> MemoryStore:
-    store: MemoryStore = backend.open()
+def opened(backend: Any) -> memory.MemoryStore:
+    store: memory.MemoryStore = backend.open()
     return store
 
 
-def lazy(backend: Any) -> MemoryStore:
-    return MemoryStore(backend, "")
+def lazy(backend: Any) -> memory.MemoryStore:
+    return memory.MemoryStore(backend, "")
 
 
 OPENINGS = [opened, lazy]
@@ -139,13 +126,13 @@ def is_one_thread_that_ends(backend: SqliteMethods) -> bool:
 @pytest.mark.parametrize("backend_class", BACKENDS)
 @pytest.mark.parametrize("opening", OPENINGS)
 def test_open_dispatch_and_close_share_one_thread_which_ends(
-    backend_class: type[SqliteMemory], opening: Callable[[Any], MemoryStore]
+    backend_class: type[SqliteMemory], opening: Callable[[Any], memory.MemoryStore]
 ) -> None:
     backend = backend_class()
     with opening(backend) as store:
-        assert store.dispatch(WRITE) == MemoryWriteResult(WRITE.uri, 9)
+        assert store.dispatch(WRITE) == memory.MemoryWriteResult(WRITE.uri, 9)
         found = store.dispatch(FIND)
-        assert isinstance(found, MemoryFindResult)
+        assert isinstance(found, memory.MemoryFindResult)
         assert [hit.snippet for hit in found.hits] == ["likes tea"]
     assert backend.was_closed.wait(PATIENCE)
     assert is_one_thread_that_ends(backend)
@@ -155,7 +142,7 @@ def test_open_dispatch_and_close_share_one_thread_which_ends(
 def test_the_methods_of_the_backend_keep_to_that_thread(backend_class: type[SqliteMemory]) -> None:
     backend = backend_class()
     store = backend.open()
-    assert backend.dispatch(store=store, op=WRITE) == MemoryWriteResult(WRITE.uri, 9)
+    assert backend.dispatch(store=store, op=WRITE) == memory.MemoryWriteResult(WRITE.uri, 9)
     threads = [threading.Thread(target=backend.dispatch, args=(store, FIND)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -167,7 +154,7 @@ def test_the_methods_of_the_backend_keep_to_that_thread(backend_class: type[Sqli
 
 
 def test_an_agent_recalls_commits_and_closes_on_that_thread(name: str) -> None:
-    register(name)(SqliteMemory)
+    memory.register(name)(SqliteMemory)
     client = ScriptedClient(["Tea it is."])
     with flow.Agent("p", client.provider, memory=name) as agent:
         assert agent.memory is not None
@@ -184,12 +171,12 @@ def test_a_registered_class_needs_no_base_class_of_ours(name: str) -> None:
     class Registered(SqliteMethods):
         pass
 
-    register(name)(Registered)  # type: ignore[type-var]  # has what is called, and no more
-    backend: Any = get(name)
+    memory.register(name)(Registered)  # type: ignore[type-var]  # has what is called, and no more
+    backend: Any = memory.get(name)
     with backend.open() as store:
         store.dispatch(WRITE)
         with flow.Agent("p", model="m", memory=store) as agent:
-            assert isinstance(agent.recall_memory("tea"), MemoryFindResult)
+            assert isinstance(agent.recall_memory("tea"), memory.MemoryFindResult)
     assert backend.was_closed.wait(PATIENCE)
     assert is_one_thread_that_ends(backend)
 
@@ -199,8 +186,8 @@ def test_an_object_with_the_three_methods_works_where_it_was_opened() -> None:
     store = backend.open()
     assert repr(store) == f"MemoryStore('SqliteMethods', {store.handle!r}, closed=False)"
     with store:
-        assert isinstance(store.dispatch(WRITE), MemoryWriteResult)
-        assert isinstance(store.dispatch(FIND), MemoryFindResult)
+        assert isinstance(store.dispatch(WRITE), memory.MemoryWriteResult)
+        assert isinstance(store.dispatch(FIND), memory.MemoryFindResult)
     assert (store.closed, backend.databases) == (True, {})
     assert {*backend.threads} == {threading.current_thread()}
 
@@ -208,7 +195,7 @@ def test_an_object_with_the_three_methods_works_where_it_was_opened() -> None:
 def test_an_object_with_the_three_methods_opens_on_first_use() -> None:
     backend = SqliteMethods()
     with lazy(backend) as store:
-        assert isinstance(store.dispatch(WRITE), MemoryWriteResult)
+        assert isinstance(store.dispatch(WRITE), memory.MemoryWriteResult)
     assert backend.was_closed.wait(PATIENCE)
     assert is_one_thread_that_ends(backend)
 
@@ -217,18 +204,18 @@ def test_an_object_with_coroutine_hooks_alone_is_a_backend() -> None:
     class Hooks:
         closed = False
 
-        async def aopen(self, spec: MemoryStoreSpec | None) -> object:
+        async def aopen(self, spec: memory.MemoryStoreSpec | None) -> object:
             return object()
 
-        async def adispatch(self, native: object, op: MemoryOp) -> MemoryResult:
-            return MemoryFindResult(())
+        async def adispatch(self, native: object, op: memory.MemoryOp) -> memory.MemoryResult:
+            return memory.MemoryFindResult(())
 
         async def aclose(self, native: object) -> None:
             self.closed = True
 
     backend: Any = Hooks()
     with lazy(backend) as store:
-        assert store.dispatch(FIND) == MemoryFindResult(())
+        assert store.dispatch(FIND) == memory.MemoryFindResult(())
     wait_until(lambda: backend.closed)
 
 
@@ -236,7 +223,7 @@ def test_stores_do_not_wait_for_each_other() -> None:
     both = threading.Barrier(2)
 
     class Meeting(SqliteMemory):
-        def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+        def dispatch(self, store: memory.MemoryStore, op: memory.MemoryOp) -> memory.MemoryResult:
             both.wait(PATIENCE)
             return super().dispatch(store, op)
 
@@ -244,7 +231,7 @@ def test_stores_do_not_wait_for_each_other() -> None:
     with backend.open() as one, backend.open() as other:
         thread = threading.Thread(target=one.dispatch, args=(FIND,))
         thread.start()
-        assert other.dispatch(FIND) == MemoryFindResult(())
+        assert other.dispatch(FIND) == memory.MemoryFindResult(())
         thread.join(PATIENCE)
 
 
@@ -252,12 +239,12 @@ def test_stores_do_not_wait_for_each_other() -> None:
 def test_a_dispatch_that_asks_its_own_store_does_not_wait_for_itself(query: str) -> None:
     backend = AskingMemory()
     with backend.open() as store:
-        assert store.dispatch(MemoryOpFind(query)) == MemoryFindResult(())
+        assert store.dispatch(memory.MemoryOpFind(query)) == memory.MemoryFindResult(())
 
 
 def test_a_failed_open_says_what_went_wrong_and_leaves_no_thread() -> None:
     class Failing(SqliteMemory):
-        def open(self, spec: MemoryStoreSpec | None = None) -> MemoryStore:
+        def open(self, spec: memory.MemoryStoreSpec | None = None) -> memory.MemoryStore:
             self.threads.append(threading.current_thread())
             raise SystemExit("no disk")
 
@@ -271,7 +258,7 @@ def test_an_abandoned_call_holds_the_thread_and_not_the_caller() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(SqliteMemory):
-        def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+        def dispatch(self, store: memory.MemoryStore, op: memory.MemoryOp) -> memory.MemoryResult:
             begun.set()
             go_on.wait(PATIENCE)
             return super().dispatch(store, op)

@@ -32,7 +32,6 @@ FULL_LANE = (
     "memory/adapters/local/vectors/test_processes.py",
     "memory/adapters/openviking/test_server.py",
     "memory/adapters/openviking/test_real_server.py",
-    "memory/persistence/test_processes.py",
     "session/resume/test_workspaces.py",
     "session/view/browser",
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from rath.memory.adapters.local.catalog import update_all
 from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
-from rath.memory.adapters.local.walk import update_all
 
 Content = tuple[object, set[str]]
 

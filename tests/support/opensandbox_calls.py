@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import gc
 import stat
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
-from rath._async.runtime import runtime
+import pytest
+
 from rath.backend import (
     BackendSandbox,
     BackendTool,
     BackendToolCommandRun,
-    BackendToolFilesRead,
-    BackendToolFilesWrite,
     CommandResult,
-    FileContent,
     FrozenWorkspace,
     NewFile,
     Seed,
     ToolExecutionFailure,
 )
 from rath.backend.opensandbox import OpenSandboxBackend
-from tests.support.opensandbox_server import OpenSandboxServer
+from tests.support.opensandbox_server import OpenSandboxServer, unavailable_reason
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -32,6 +31,17 @@ T = TypeVar("T")
 FILE = stat.S_IFREG | 0o644
 
 Changes = Mapping[str, NewFile | None]
+
+
+@pytest.fixture
+def opensandbox_server(tmp_path: Path) -> Iterator[OpenSandboxServer]:
+    """A server for one test, whose temporary directory may be bound into sandboxes."""
+    reason = unavailable_reason()
+    if reason is not None:
+        pytest.skip(reason)
+    with OpenSandboxServer() as server:
+        server.allowed_host_paths.append(tmp_path)
+        yield server
 
 
 @dataclass(frozen=True)
@@ -68,37 +78,10 @@ def stdout(sandbox: BackendSandbox, line: str) -> bytes:
     return end_of(sandbox, BackendToolCommandRun(line)).stdout
 
 
-def write(sandbox: BackendSandbox, path: str, text: str) -> None:
-    """Write a file, which must not fail."""
-    result = sandbox.dispatch(BackendToolFilesWrite(path, text))
-    assert not isinstance(result, ToolExecutionFailure), result
-
-
-def read(sandbox: BackendSandbox, path: str) -> str:
-    """Return the text of a file, which must be there."""
-    result = sandbox.dispatch(BackendToolFilesRead(path))
-    assert isinstance(result, FileContent), result
-    return str(result.data)
-
-
 def printed(sandbox: BackendSandbox, line: str) -> str:
     """Return what a command line prints."""
     result = end_of(sandbox, BackendToolCommandRun(line))
     return (result.stdout + result.stderr).decode()
-
-
-def waited(make: Callable[[], Awaitable[T]]) -> T:
-    """Return what a coroutine of the runtime gives."""
-
-    async def wait() -> T:
-        return await make()
-
-    return runtime().run(wait, label="a test")
-
-
-def content(frozen: FrozenWorkspace, path: str) -> bytes:
-    """Return the content of a frozen file."""
-    return waited(lambda: frozen.aread(path))
 
 
 def lazy_copy(

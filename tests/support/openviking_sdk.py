@@ -9,9 +9,8 @@ from typing import Any, cast
 
 from rath._async.runtime import runtime
 from rath.memory import MemoryOp, MemoryResult, get
-from rath.memory.adapters.openviking.addresses import Addresses
 from rath.memory.adapters.openviking.backend import OpenVikingStore
-from rath.memory.adapters.openviking.client import SDK_BUGS, VikingClient
+from rath.memory.adapters.openviking.client import SDK_BUGS, Addresses, VikingClient
 
 KEY = "secret-key-0123456789"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from rath.backend import (
     CommandResult,
     FileContent,
     FileWriteResult,
+    ToolExecutionFailure,
 )
 from rath.backend.changes import Manifest
 from rath.backend.local import LocalBackend
@@ -107,9 +108,28 @@ def has(sandbox: BackendSandbox, path: str) -> bool:
     return result
 
 
-def sh(sandbox: BackendSandbox, line: str) -> str:
-    result = sandbox.dispatch(BackendToolCommandRun(line))
+def run(
+    sandbox: BackendSandbox,
+    cmd: str | Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    stdin: bytes | None = None,
+) -> CommandResult:
+    """Return the end of a command, which must be known."""
+    result = sandbox.dispatch(BackendToolCommandRun(cmd, env=env, cwd=cwd, stdin=stdin))
     assert isinstance(result, CommandResult), result
+    return result
+
+
+def failure(result: object) -> ToolExecutionFailure:
+    """Return a result that must be a failure."""
+    assert isinstance(result, ToolExecutionFailure), result
+    return result
+
+
+def sh(sandbox: BackendSandbox, line: str) -> str:
+    result = run(sandbox, line)
     assert result.exit_code == 0, result
     return result.stdout.decode()
 

@@ -52,9 +52,8 @@ from rath.mcp.failures import Situation
 from rath.mcp.http import HttpAccess
 from rath.memory import MemoryStoreSpec
 from rath.memory import get as get_memory
-from rath.memory.adapters.openviking.addresses import Addresses
 from rath.memory.adapters.openviking.backend import OpenVikingStore
-from rath.memory.adapters.openviking.client import Access, VikingClient
+from rath.memory.adapters.openviking.client import Addresses, VikingClient
 from rath.memory.adapters.openviking.server import read_options
 from rath.session import Session, SessionWriter, load_session, session_registry
 from rath.session.chat_request_build import provider_into_chat_request
@@ -147,9 +146,8 @@ def remembering(key: str) -> Iterator[object]:
     """What asks a memory server."""
     url, account = "http://127.0.0.1:1", {"api_key": key, "config": {"vlm": {"api_key": key}}}
     yield read_options(MemoryStoreSpec(options={"url": url, **account}))
-    access = Access(url, key)
     client = VikingClient(ScriptedSdk(), Addresses("x"), secret=key)
-    yield from (access, client, OpenVikingStore(client, 1.0))
+    yield from (client, OpenVikingStore(client, 1.0))
 
 
 def asked(key: str) -> Iterator[object]:

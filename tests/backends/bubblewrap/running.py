@@ -7,11 +7,9 @@ from typing import Protocol
 
 from rath.backend import (
     BackendSandbox,
-    BackendToolCommandRun,
-    CommandResult,
     SandboxLimits,
-    ToolExecutionFailure,
 )
+from tests.support.workspaces import run
 
 
 class Open(Protocol):
@@ -27,26 +25,8 @@ class Open(Protocol):
     ) -> BackendSandbox: ...
 
 
-def run(
-    sandbox: BackendSandbox,
-    cmd: str | list[str],
-    *,
-    env: dict[str, str] | None = None,
-    cwd: str | None = None,
-    timeout: float | None = 15.0,
-) -> CommandResult:
-    result = sandbox.dispatch(BackendToolCommandRun(cmd, env=env, cwd=cwd, timeout=timeout))
-    assert isinstance(result, CommandResult), result
-    return result
-
-
 def printed(sandbox: BackendSandbox, cmd: str | list[str]) -> str:
     """Return what a command prints that succeeds."""
     result = run(sandbox, cmd)
     assert (result.exit_code, result.stderr) == (0, b"")
     return result.stdout.decode().strip()
-
-
-def failure(result: object) -> ToolExecutionFailure:
-    assert isinstance(result, ToolExecutionFailure)
-    return result

@@ -30,7 +30,8 @@ from rath.backend.bubblewrap.command import (
     workspace_arguments,
 )
 from rath.backend.host.process import Command
-from tests.backends.bubblewrap.running import Open, failure, printed
+from tests.backends.bubblewrap.running import Open, printed
+from tests.support.workspaces import failure
 
 names = st.text(st.characters(exclude_characters="=\0", codec="utf-8"), min_size=1, max_size=20)
 values = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=40)

@@ -23,7 +23,8 @@ from rath.backend import (
 )
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.bubblewrap.command import program_for
-from tests.backends.bubblewrap.running import Open, failure, printed, run
+from tests.backends.bubblewrap.running import Open, printed
+from tests.support.workspaces import failure, run
 
 needs_filter = pytest.mark.skipif(
     program_for(platform.machine()) is None, reason="no filter of system calls for this machine"
@@ -163,12 +164,6 @@ def test_it_has_no_capabilities_and_gets_none(sandbox: BackendSandbox) -> None:
     assert fields["NoNewPrivs"] == "1"
 
 
-def test_no_user_namespace_can_be_made(sandbox: BackendSandbox) -> None:
-    assert run(sandbox, ["unshare", "--user", "true"]).exit_code == 1
-    assert run(sandbox, ["mount", "-t", "tmpfs", "none", "/tmp"]).exit_code != 0
-    assert run(sandbox, "mknod device c 1 3").exit_code == 1
-
-
 def test_a_setuid_program_raises_nothing(sandbox: BackendSandbox, workspace: Path) -> None:
     program = workspace / "whoami"
     shutil.copy("/usr/bin/id", program)
@@ -200,21 +195,6 @@ def test_keys_of_the_kernel_cannot_be_asked_for(sandbox: BackendSandbox) -> None
 def test_other_families_of_sockets_are_not_there(opened: Open, family: str, network: bool) -> None:
     asking = f"import socket; socket.socket(socket.{family}, socket.SOCK_RAW)"
     assert "not supported" in str(code(opened(network=network), asking).error)
-
-
-def test_without_network_the_host_is_not_reached(sandbox: BackendSandbox, server: int) -> None:
-    asking = f"import socket; socket.create_connection(('127.0.0.1', {server}), 5)"
-    assert "refused" in str(code(sandbox, asking).error)
-    assert printed(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1") == "lo"
-
-
-def test_without_network_an_abstract_socket_is_not_reached(sandbox: BackendSandbox) -> None:
-    name = f"\0rath-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(name)
-        listening.listen()
-        asking = f"import socket; socket.socket(socket.AF_UNIX).connect({name!r})"
-        assert "refused" in str(code(sandbox, asking).error)
 
 
 def test_without_network_the_loopback_has_a_name(sandbox: BackendSandbox) -> None:

@@ -16,16 +16,13 @@ from rath.backend import (
     BackendSandboxSpec,
     BackendToolCodeRun,
     BackendToolCommandRun,
-    BackendToolFilesRead,
     CodeResult,
     CommandResult,
-    FileContent,
-    Seed,
-    observe_effects,
 )
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.host.paths import new_name
-from tests.backends.bubblewrap.running import Open, failure, printed, run
+from tests.backends.bubblewrap.running import Open, printed
+from tests.support.workspaces import failure, run
 
 
 def test_a_workspace_of_its_own_is_made_and_removed(backend: BubblewrapBackend) -> None:
@@ -39,26 +36,6 @@ def test_a_workspace_of_its_own_is_made_and_removed(backend: BubblewrapBackend) 
 def test_the_identity_says_that_it_is_a_container(sandbox: BackendSandbox) -> None:
     identity = sandbox.describe()
     assert (identity.backend, identity.isolation) == ("bubblewrap", "container")
-
-
-def test_effects_of_commands_are_seen(sandbox: BackendSandbox) -> None:
-    with observe_effects() as effects:
-        run(sandbox, "echo one > file")
-    assert [(effect.path, effect.kind) for effect in effects] == [("file", "created")]
-
-
-def test_a_copy_of_the_workspace_changes_alone(sandbox: BackendSandbox) -> None:
-    run(sandbox, "echo one > file")
-    frozen = sandbox.freeze()
-
-    async def origin() -> Seed:
-        return Seed(frozen)
-
-    copy = sandbox.backend.lazy(sandbox.spec, origin=origin)
-    assert printed(copy, "echo two >> file; cat file") == "one\ntwo"
-    assert printed(sandbox, "cat file") == "one"
-    assert copy.dispatch(BackendToolFilesRead("file")) == FileContent("one\ntwo\n")
-    copy.backend.close(copy)
 
 
 def test_a_cancelled_first_command_does_not_stop_the_others(sandbox: BackendSandbox) -> None:
@@ -80,12 +57,6 @@ def test_closing_right_after_a_cancellation_leaves_nothing(
     runtime().cancel(running)
     backend.close(sandbox)
     assert sandbox.closed
-
-
-def test_code_runs_in_each_language_that_is_there(sandbox: BackendSandbox) -> None:
-    result = sandbox.dispatch(BackendToolCodeRun("print(6 * 7)", timeout=50.0))
-    assert isinstance(result, CodeResult)
-    assert result.stdout == b"42\n"
 
 
 @pytest.mark.skipif(shutil.which("bash") != "/usr/bin/bash", reason="needs bash in the system")

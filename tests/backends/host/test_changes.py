@@ -76,52 +76,28 @@ def chain(simulation: Simulation, effect: FileEffect) -> list[Change]:
     return log[start + 1 : end + 1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_window_never_holds_what_another_operation_did(data: st.DataObject) -> None:
-    simulation = simulated(data)
-    for run in simulation.over:
-        for effect in run.operation.effects:
-            causes = {change.by for change in chain(simulation, effect)}
-            assert causes
-            if effect.attribution == "window":
-                assert causes <= {run.name, NOBODY}
-
-
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_every_content_that_an_operation_left_is_among_its_effects(data: st.DataObject) -> None:
-    simulation = simulated(data)
-    last = {change.path: change for change in simulation.world.log}
-    by_name = {run.name: run.operation for run in simulation.over if run.view is not None}
-    for path, change in last.items():
-        if change.by in by_name and change.after is not None:
-            afters = [each.after for each in by_name[change.by].effects if each.path == path]
-            assert simulation.world.blob(change.after) in afters
-
-
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_effects_hold_no_change_from_before_or_after_the_operation(data: st.DataObject) -> None:
+def test_effects_are_those_of_the_time_of_the_operation(data: st.DataObject) -> None:
     simulation = simulated(data)
     spans = {run.name: run.operation for run in simulation.over}
-    for run in simulation.over:
-        for effect in run.operation.effects:
-            for change in chain(simulation, effect):
-                other = spans.get(change.by)
-                if other is not None:
-                    assert other.ended is not None
-                    assert run.operation.ended is not None
-                    assert other.may_have_run(run.asked, change.at)
-
-
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_what_a_file_tool_did_is_told_by_it_alone(data: st.DataObject) -> None:
-    simulation = simulated(data)
     exact = {effect.after for effect in simulation.exact}
     for run in simulation.over:
+        # What a file tool did is told by it alone.
         assert not exact & {effect.after for effect in run.operation.effects}
+        for effect in run.operation.effects:
+            changes = chain(simulation, effect)
+            assert changes
+            if effect.attribution == "window":
+                assert {change.by for change in changes} <= {run.name, NOBODY}
+            for other, at in [(spans.get(change.by), change.at) for change in changes]:
+                assert other is None or other.may_have_run(run.asked, at)
+    last = {change.path: change for change in simulation.world.log}
+    observed = {run.name: run.operation for run in simulation.over if run.view is not None}
+    for path, change in last.items():
+        if change.by in observed and change.after is not None:
+            afters = [each.after for each in observed[change.by].effects if each.path == path]
+            assert simulation.world.blob(change.after) in afters
 
 
 @given(data=st.data())

@@ -14,16 +14,15 @@ from rath._core.retention import remove_tree
 from rath.backend import (
     BackendError,
     BackendSandbox,
-    BackendSandboxClosed,
     BackendToolCommandRun,
     BackendToolFilesWrite,
     ToolExecutionFailure,
 )
 from rath.backend.changes import FileState
-from rath.backend.host.layers import MAX_DEPTH
+from rath.backend.host.paths import MAX_DEPTH
 from rath.backend.host.snapshots import HostSnapshot
 from rath.backend.local import LocalBackend
-from rath.backend.snapshots import NewFile, Seed
+from rath.backend.snapshots import Seed
 from tests.support.workspaces import (
     begun,
     content_of,
@@ -31,7 +30,6 @@ from tests.support.workspaces import (
     forked,
     has,
     opened,
-    origin_of,
     put,
     sh,
     text_of,
@@ -55,43 +53,6 @@ def test_it_keeps_the_files_of_its_moment(sandbox: BackendSandbox) -> None:
     sh(sandbox, "echo three > a; echo new > b")
     assert wait_for(lambda: frozen.aread("a")) == b"one"
     assert list(wait_for(frozen.amanifest)) == ["a"]
-
-
-def test_nothing_is_copied_before_somebody_writes(sandbox: BackendSandbox) -> None:
-    put(sandbox, "a", "one")
-    frozen = sandbox.freeze()
-    assert wait_for(lambda: frozen.aread("a")) == b"one"
-    assert text_of(sandbox, "a") == "one"
-    assert fork_directories() == set()
-
-
-def test_what_nobody_holds_is_not_copied(sandbox: BackendSandbox) -> None:
-    sandbox.freeze()
-    put(sandbox, "a", "one")
-    assert fork_directories() == set()
-
-
-def test_two_freezes_without_a_write_share_one_copy(sandbox: BackendSandbox) -> None:
-    first, second = sandbox.freeze(), sandbox.freeze()
-    assert first is second
-    put(sandbox, "a", "one")
-    assert len(fork_directories()) == 1
-
-
-def test_a_freeze_after_a_write_is_another(sandbox: BackendSandbox) -> None:
-    first = sandbox.freeze()
-    put(sandbox, "a", "one")
-    second = sandbox.freeze()
-    put(sandbox, "a", "two")
-    assert wait_for(first.amanifest) == {}
-    assert wait_for(lambda: second.aread("a")) == b"one"
-
-
-def test_reads_do_not_count_as_writes(sandbox: BackendSandbox) -> None:
-    put(sandbox, "a", "one")
-    first = sandbox.freeze()
-    text_of(sandbox, "a")
-    assert sandbox.freeze() is first
 
 
 def test_a_copy_goes_with_its_last_holder(sandbox: BackendSandbox) -> None:
@@ -171,27 +132,7 @@ def test_the_manifest_has_digests_sizes_and_modes(sandbox: BackendSandbox) -> No
     assert manifest["link"].mode == LINK
 
 
-def test_a_link_reads_as_its_target(sandbox: BackendSandbox) -> None:
-    sh(sandbox, "ln -s /etc/hostname link")
-    assert content_of(sandbox.freeze(), "link") == b"/etc/hostname"
-
-
-@pytest.mark.parametrize("path", ["missing", "a/b", "below", "../outside", "below/../../x", ""])
-def test_what_is_no_file_is_not_found(sandbox: BackendSandbox, path: str) -> None:
-    put(sandbox, "a", "one")
-    put(sandbox, "below/b", "two")
-    with pytest.raises(FileNotFoundError):
-        content_of(sandbox.freeze(), path)
-
-
-def test_a_closed_sandbox_cannot_be_frozen(workspace: Path) -> None:
-    sandbox = opened(LocalBackend(), workspace)
-    sandbox.backend.close(sandbox)
-    with pytest.raises(BackendSandboxClosed):
-        sandbox.freeze()
-
-
-def test_the_files_of_a_closed_sandbox_stay_while_they_are_held() -> None:
+def test_the_directory_of_a_closed_sandbox_goes_though_its_files_are_held() -> None:
     sandbox = opened(LocalBackend())
     put(sandbox, "a", "one")
     frozen = sandbox.freeze()
@@ -230,19 +171,6 @@ def test_a_new_workspace_is_frozen_as_empty() -> None:
     assert lazy.freeze().base_with(frozen) is frozen
 
 
-def test_an_unopened_fork_is_frozen_as_its_seed(sandbox: BackendSandbox) -> None:
-    put(sandbox, "a", "one")
-    fork = forked(sandbox, {"b": NewFile(b"two", FILE)})
-    frozen = fork.freeze()
-    put(fork, "a", "three")
-    assert {path: content_of(frozen, path) for path in wait_for(frozen.amanifest)} == {
-        "a": b"one",
-        "b": b"two",
-    }
-    below = begun(sandbox.backend, frozen)
-    assert text_of(below, "b") == "two"
-
-
 def test_the_origin_of_an_unopened_fork_is_asked_once(sandbox: BackendSandbox) -> None:
     asked: list[int] = []
     frozen = sandbox.freeze()
@@ -257,15 +185,6 @@ def test_the_origin_of_an_unopened_fork_is_asked_once(sandbox: BackendSandbox) -
     put(fork, "a", "one")
     assert wait_for(kept.amanifest) == {}
     assert len(asked) == 1
-
-
-def test_a_later_version_has_an_earlier_one_in_common(sandbox: BackendSandbox) -> None:
-    first = sandbox.freeze()
-    put(sandbox, "a", "one")
-    second = sandbox.freeze()
-    assert first.base_with(second) is first
-    assert second.base_with(first) is first
-    assert second.base_with(second) is second
 
 
 def test_forks_have_in_common_what_they_began_with(sandbox: BackendSandbox) -> None:
@@ -302,11 +221,6 @@ def test_a_fork_that_was_frozen_before_it_was_opened_knows_its_parent(
     put(fork, "a", "one")
     put(sandbox, "a", "two")
     assert fork.freeze().base_with(sandbox.freeze()) is base
-
-
-def test_strangers_have_nothing_in_common(sandbox: BackendSandbox) -> None:
-    other = opened(LocalBackend())
-    assert sandbox.freeze().base_with(other.freeze()) is None
 
 
 def test_a_copy_that_fails_stops_the_write(sandbox: BackendSandbox, workspace: Path) -> None:
@@ -387,12 +301,3 @@ def test_a_writer_that_is_cancelled_leaves_the_copy_to_others(
     put(sandbox, "a", "three")
     assert content_of(frozen, "a") == b"one"
     assert len(fork_directories()) == 1
-
-
-def test_files_of_another_kind_of_backend_are_refused(sandbox: BackendSandbox) -> None:
-    class Foreign:
-        pass
-
-    fork = sandbox.backend.lazy(origin=origin_of(Foreign()))  # type: ignore[arg-type]
-    with pytest.raises(BackendError, match="cannot begin with the files of a Foreign"):
-        fork.ensure_open()

@@ -7,6 +7,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +32,13 @@ from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.effects import observe_effects
 from rath.backend.host.layers import (
     LOCK_NAME,
-    MAX_DEPTH,
     CopyFailed,
     Layer,
     LayerDirectory,
     copy_tree,
 )
 from rath.backend.host.overlay import overlay_tools
-from rath.backend.host.paths import forget_temporary, new_temporary
+from rath.backend.host.paths import MAX_DEPTH, forget_temporary, new_temporary
 from rath.backend.local import LocalBackend
 from rath.backend.snapshots import NewFile
 from tests.support.workspaces import (
@@ -99,26 +99,6 @@ def parent(backend: Backend, workspace: Path) -> Iterator[BackendSandbox]:
     backend.close(sandbox)
 
 
-def test_neither_side_sees_what_the_other_writes_later(parent: BackendSandbox) -> None:
-    put(parent, "a", "one")
-    fork = forked(parent)
-    put(parent, "a", "parent")
-    assert text_of(fork, "a") == "one"
-    put(fork, "a", "fork")
-    sh(fork, "echo new > b")
-    assert text_of(parent, "a") == "parent"
-    assert not has(parent, "b")
-    assert sh(fork, "cat a b") == "forknew\n"
-    assert sh(parent, "cat a; ls") == "parenta\n"
-
-
-def test_the_first_to_write_may_be_the_fork(parent: BackendSandbox) -> None:
-    put(parent, "a", "one")
-    fork = forked(parent)
-    assert sh(fork, "cat a; rm a; ls") == "one"
-    assert text_of(parent, "a") == "one"
-
-
 def test_a_fork_reads_the_frozen_files_without_a_layer(
     parent: BackendSandbox, workspace: Path
 ) -> None:
@@ -167,14 +147,6 @@ def test_links_and_modes_are_kept(parent: BackendSandbox) -> None:
     assert text_of(parent, "d/f") == "x\n"
 
 
-def test_what_a_fork_removes_stays_with_its_parent(parent: BackendSandbox) -> None:
-    sh(parent, "mkdir d; touch d/a d/b")
-    fork = forked(parent)
-    sh(fork, "rm -r d; mkdir d; touch d/c")
-    assert sh(fork, "ls d") == "c\n"
-    assert sh(parent, "ls d") == "a\nb\n"
-
-
 def test_changes_are_there_from_the_beginning(parent: BackendSandbox) -> None:
     sh(parent, "mkdir d; echo a > d/a; echo b > b; ln -s b c")
     fork = forked(
@@ -200,16 +172,6 @@ def test_changes_outside_are_refused(parent: BackendSandbox, path: str, tmp_path
     assert isinstance(result, ToolExecutionFailure)
     assert result.kind == "workspace_copy_failed"
     assert not (tmp_path / "outside").exists()
-
-
-def test_forks_of_forks_are_apart(parent: BackendSandbox) -> None:
-    put(parent, "a", "0")
-    chain = [parent]
-    for depth in range(1, 4):
-        chain.append(forked(chain[-1]))
-        sh(chain[-1], f"echo {depth} >> a")
-    put(chain[1], "a", "changed")
-    assert [text_of(each, "a") for each in chain] == ["0", "changed", "01\n2\n", "01\n2\n3\n"]
 
 
 def test_fifty_forks_share_one_copy(parent: BackendSandbox) -> None:
@@ -342,8 +304,9 @@ def test_a_layer_that_cannot_be_copied_leaves_nothing() -> None:
 
 
 def test_a_closing_that_cannot_keep_frozen_files_leaves_nothing(
-    parent: BackendSandbox, monkeypatch: pytest.MonkeyPatch
+    parent: BackendSandbox, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (workspace / "a").write_text("of another directory")
     fork = forked(parent)
     put(fork, "a", "two")
     frozen = fork.freeze()
@@ -356,8 +319,11 @@ def test_a_closing_that_cannot_keep_frozen_files_leaves_nothing(
     with pytest.raises(BackendError, match="No space left"):
         fork.backend.close(fork)
     assert len(fork_directories()) == len(before) - 1
-    with pytest.raises(BackendError, match="lost"):
-        wait_for(lambda: frozen.aread("a"))
+    with ExitStack() as held:
+        for _ in range(64):  # one of them gets the number that a mount had
+            held.callback(os.close, os.open(workspace, os.O_RDONLY))
+        with pytest.raises(BackendError, match="lost"):
+            wait_for(lambda: frozen.aread("a"))
 
 
 NAMES = st.sampled_from(["a", "b.txt", "with space", "ümlaut", "-dash", ".hidden"])

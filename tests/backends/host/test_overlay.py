@@ -39,9 +39,10 @@ from rath.backend.host.overlay import (
     overlay_tools,
     tools_to_try,
 )
+from rath.backend.host.paths import MAX_DEPTH
 from rath.backend.host.process import Command
 from rath.backend.host.sandbox import HostSandbox
-from rath.backend.host.scan import MAX_DEPTH, scan
+from rath.backend.host.scan import scan
 from rath.backend.local import LocalBackend
 from rath.backend.persistence.paths import forks_root
 from rath.backend.snapshots import Seed

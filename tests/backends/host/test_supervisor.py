@@ -19,7 +19,6 @@ import pytest
 from rath._async.runtime import runtime
 from rath.backend import (
     BackendSandbox,
-    BackendSandboxSpec,
     BackendToolCommandRun,
     CommandResult,
     ToolExecutionFailure,
@@ -27,7 +26,6 @@ from rath.backend import (
 from rath.backend.host.backend import deadline_failure
 from rath.backend.host.process import Command, CommandEnd, run_process
 from rath.backend.host.supervisor import SupervisedCommand, is_supported, supervisor
-from rath.backend.local import LocalBackend
 from tests.support.command_witness import Witness
 from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
@@ -46,10 +44,6 @@ ESCAPED = (
     "setsid sh -c '(setsid sh -c \"echo \\$\\$ >&9; exec sleep 60\" &) ; exec sleep 60' & "
     "(setsid sh -c 'trap \"\" TERM HUP INT; echo $$ >&9; exec sleep 60' &) ; "
 )
-
-
-def open_at(workspace: Path) -> BackendSandbox:
-    return LocalBackend().open(BackendSandboxSpec(working_dir=str(workspace)))
 
 
 def wait_gone(pid: int) -> None:
@@ -82,27 +76,24 @@ def run_to_a_deadline(
     return result, pids
 
 
-def test_a_timeout_ends_what_left_the_group(workspace: Path, pipe: Witness) -> None:
-    sandbox = open_at(workspace)
+def test_a_timeout_ends_what_left_the_group(sandbox: BackendSandbox, pipe: Witness) -> None:
     result, _ = run_to_a_deadline(sandbox, pipe, ESCAPED + "sleep 60", 3)
     assert result.kind == "timeout"
     pipe.wait_all_gone()
-    sandbox.backend.close(sandbox)
 
 
-def test_cancelling_ends_what_left_the_group(workspace: Path, pipe: Witness) -> None:
-    sandbox = open_at(workspace)
+def test_cancelling_ends_what_left_the_group(sandbox: BackendSandbox, pipe: Witness) -> None:
     call = BackendToolCommandRun(ESCAPED + "sleep 60")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
     pipe.pids(3)
     runtime().cancel(running)
     assert isinstance(running.future.exception(), asyncio.CancelledError)
     pipe.wait_all_gone()
-    sandbox.backend.close(sandbox)
 
 
-def test_a_server_lives_until_its_sandbox_is_closed(workspace: Path, pipe: Witness) -> None:
-    sandbox = open_at(workspace)
+def test_a_server_lives_until_its_sandbox_is_closed(
+    sandbox: BackendSandbox, workspace: Path, pipe: Witness
+) -> None:
     os.mkfifo(workspace / "go")
     call = BackendToolCommandRun(ESCAPED + "read line < go; echo started")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
@@ -200,8 +191,7 @@ os.write(2, sandbox.dispatch(BackendToolCommandRun("echo parent")).stdout)
     assert said == b"child\nparent\n"
 
 
-def test_two_hundred_commands_run_at_once_and_leave_few_keepers(workspace: Path) -> None:
-    sandbox = open_at(workspace)
+def test_two_hundred_commands_run_at_once_and_leave_few_keepers(sandbox: BackendSandbox) -> None:
 
     async def all_of_them() -> list[object]:
         calls = [BackendToolCommandRun(f"echo {n}") for n in range(200)]
@@ -210,13 +200,11 @@ def test_two_hundred_commands_run_at_once_and_leave_few_keepers(workspace: Path)
     results = runtime().run(all_of_them, label="many commands")
     said = [result.stdout for result in results if isinstance(result, CommandResult)]
     assert said == [b"%d\n" % n for n in range(200)]
-    sandbox.backend.close(sandbox)
 
 
 def test_what_a_killed_runner_had_is_ended_and_reported_lost(
-    workspace: Path, pipe: Witness
+    sandbox: BackendSandbox, pipe: Witness
 ) -> None:
-    sandbox = open_at(workspace)
     call = BackendToolCommandRun("exec 9>pids; echo $PPID >&9; " + ESCAPED + "sleep 60")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
     os.kill(pipe.pids(4)[0], signal.SIGKILL)
@@ -224,20 +212,20 @@ def test_what_a_killed_runner_had_is_ended_and_reported_lost(
     assert isinstance(result, ToolExecutionFailure)
     assert (result.kind, "killed" in result.message) == ("os_error", True)
     pipe.wait_all_gone()
-    sandbox.backend.close(sandbox)
 
 
-def test_a_stopped_runner_saves_nothing_from_a_timeout(workspace: Path, pipe: Witness) -> None:
-    sandbox = open_at(workspace)
+def test_a_stopped_runner_saves_nothing_from_a_timeout(
+    sandbox: BackendSandbox, pipe: Witness
+) -> None:
     line = ESCAPED + "kill -STOP $PPID; sleep 60"
     result, _ = run_to_a_deadline(sandbox, pipe, line, 3)
     assert (result.kind, "was ended" in result.message) == ("timeout", True)
     pipe.wait_all_gone()
-    sandbox.backend.close(sandbox)
 
 
-def test_a_stopped_runner_saves_nothing_from_closing(workspace: Path, pipe: Witness) -> None:
-    sandbox = open_at(workspace)
+def test_a_stopped_runner_saves_nothing_from_closing(
+    sandbox: BackendSandbox, workspace: Path, pipe: Witness
+) -> None:
     os.mkfifo(workspace / "go")
     # Stopped by what the command leaves behind, after its end.
     parent = "read stat < /proc/$$/stat; set -- ${stat##*)}"
@@ -250,8 +238,9 @@ def test_a_stopped_runner_saves_nothing_from_closing(workspace: Path, pipe: Witn
     pipe.wait_all_gone()
 
 
-def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pipe: Witness) -> None:
-    sandbox = open_at(workspace)
+def test_who_stops_the_supervisor_too_is_ended_all_the_same(
+    sandbox: BackendSandbox, pipe: Witness
+) -> None:
     line = (
         "exec 9>pids; read line < /proc/$PPID/stat; set -- ${line##*)}; "
         "echo $2 >&9; echo $$ >&9; kill -STOP $2 $PPID; sleep 60"
@@ -260,7 +249,6 @@ def test_who_stops_the_supervisor_too_is_ended_all_the_same(workspace: Path, pip
     os.kill(above, signal.SIGCONT)
     assert result.kind == "timeout"
     pipe.wait_all_gone()
-    sandbox.backend.close(sandbox)
 
 
 def test_what_cannot_be_ended_is_not_said_to_be() -> None:
@@ -292,9 +280,8 @@ os.write(2, repr(result).encode())
 
 
 def test_what_sits_in_the_background_may_make_a_session_of_its_own(
-    workspace: Path, pipe: Witness
+    sandbox: BackendSandbox, workspace: Path, pipe: Witness
 ) -> None:
-    sandbox = open_at(workspace)
     for at in range(10):
         # One for each: readers of the same pipe may take a line from another.
         os.mkfifo(workspace / f"go{at}")
@@ -308,13 +295,11 @@ def test_what_sits_in_the_background_may_make_a_session_of_its_own(
     pipe.wait_all_gone()
 
 
-def test_an_empty_program_is_refused_and_harms_nobody(workspace: Path) -> None:
-    sandbox = open_at(workspace)
+def test_an_empty_program_is_refused_and_harms_nobody(sandbox: BackendSandbox) -> None:
     refused = sandbox.dispatch(BackendToolCommandRun([""]))
     assert isinstance(refused, ToolExecutionFailure)
     assert "name a program" in refused.message
     assert isinstance(sandbox.dispatch(BackendToolCommandRun("true")), CommandResult)
-    sandbox.backend.close(sandbox)
 
 
 def test_a_request_that_no_program_can_be_leaves_its_keeper_alive() -> None:
@@ -335,12 +320,10 @@ def test_a_request_that_no_program_can_be_leaves_its_keeper_alive() -> None:
     assert (empty.failure.errno, well.failure, well.exit_code) == (errno.EINVAL, None, 0)
 
 
-def test_an_argument_that_is_too_long_says_what_to_do(workspace: Path) -> None:
-    sandbox = open_at(workspace)
+def test_an_argument_that_is_too_long_says_what_to_do(sandbox: BackendSandbox) -> None:
     failed = sandbox.dispatch(BackendToolCommandRun(["echo", "x" * 3_000_000]))
     assert isinstance(failed, ToolExecutionFailure)
     assert "stdin" in failed.message
-    sandbox.backend.close(sandbox)
 
 
 class Marked:
@@ -350,9 +333,10 @@ class Marked:
 mark: ContextVar[Marked] = ContextVar("mark")
 
 
-def test_nothing_of_a_run_lives_as_long_as_the_supervisor_or_a_leftover(workspace: Path) -> None:
+def test_nothing_of_a_run_lives_as_long_as_the_supervisor_or_a_leftover(
+    sandbox: BackendSandbox,
+) -> None:
     runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
-    sandbox = open_at(workspace)
 
     def first_run() -> ReferenceType[Marked]:
         marked = Marked()
@@ -368,11 +352,9 @@ def test_nothing_of_a_run_lives_as_long_as_the_supervisor_or_a_leftover(workspac
         return alive() is None
 
     wait_until(is_forgotten, "the context of the run is held")
-    sandbox.backend.close(sandbox)
 
 
-def test_a_killed_supervisor_is_started_anew(workspace: Path) -> None:
-    sandbox = open_at(workspace)
+def test_a_killed_supervisor_is_started_anew(sandbox: BackendSandbox) -> None:
     keeper = sandbox.dispatch(BackendToolCommandRun("echo $PPID"))
     assert isinstance(keeper, CommandResult)
     above = parent_of(int(keeper.stdout))
@@ -392,7 +374,7 @@ def test_a_killed_supervisor_is_started_anew(workspace: Path) -> None:
     runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
 
 
-def test_the_supervisor_holds_nothing_of_ours(workspace: Path) -> None:
+def test_the_supervisor_holds_nothing_of_ours(sandbox: BackendSandbox, workspace: Path) -> None:
     held = os.open(workspace, os.O_RDONLY)
     os.set_inheritable(held, True)
 
@@ -400,7 +382,6 @@ def test_the_supervisor_holds_nothing_of_ours(workspace: Path) -> None:
         await supervisor().aclose()
 
     runtime().run(fresh, label="ending the supervisor")
-    sandbox = open_at(workspace)
     told = sandbox.dispatch(BackendToolCommandRun("echo $PPID"))
     assert isinstance(told, CommandResult)
     keeper = int(told.stdout)
@@ -409,15 +390,12 @@ def test_the_supervisor_holds_nothing_of_ours(workspace: Path) -> None:
         assert str(workspace) not in {os.readlink(link) for link in links}
         assert b"PATH=" not in Path(f"/proc/{pid}/environ").read_bytes()
     os.close(held)
-    sandbox.backend.close(sandbox)
 
 
-def test_a_command_gets_no_descriptor_but_its_three(workspace: Path) -> None:
-    sandbox = open_at(workspace)
+def test_a_command_gets_no_descriptor_but_its_three(sandbox: BackendSandbox) -> None:
     shown = sandbox.dispatch(BackendToolCommandRun(["ls", "/proc/self/fd"]))
     assert isinstance(shown, CommandResult)
     assert shown.stdout.split() == [b"0", b"1", b"2", b"3"]  # the last one is the listing's own
-    sandbox.backend.close(sandbox)
 
 
 @pytest.mark.parametrize(
@@ -467,28 +445,24 @@ def test_large_input_reaches_the_command(workspace: Path) -> None:
 
 
 def test_a_supervisor_that_cannot_start_is_a_failure_that_says_so(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
-    sandbox = open_at(workspace)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     failed = sandbox.dispatch(BackendToolCommandRun("true"))
     assert isinstance(failed, ToolExecutionFailure)
     assert (failed.kind, "did not start" in failed.message) == ("os_error", True)
     monkeypatch.undo()
     assert isinstance(sandbox.dispatch(BackendToolCommandRun("true")), CommandResult)
-    sandbox.backend.close(sandbox)
 
 
-def test_leaving_the_supervisor_ends_what_runs(workspace: Path, pipe: Witness) -> None:
-    sandbox = open_at(workspace)
+def test_leaving_the_supervisor_ends_what_runs(sandbox: BackendSandbox, pipe: Witness) -> None:
     call = BackendToolCommandRun(ESCAPED + "sleep 60")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
     pipe.pids(3)
     runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
     assert isinstance(running.future.result(PATIENCE), ToolExecutionFailure)
     pipe.wait_all_gone()
-    sandbox.backend.close(sandbox)
 
 
 @pytest.mark.parametrize("env", [{"A=B": "x"}, {"": "x"}, {"A": "x\0y"}])

@@ -10,8 +10,7 @@ import pytest
 from rath.backend import BackendSandbox
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import is_installed
-from tests.support.opensandbox_calls import Remote, Service
-from tests.support.opensandbox_server.fixtures import opensandbox_server
+from tests.support.opensandbox_calls import Remote, Service, opensandbox_server
 from tests.support.opensandbox_server.server import OpenSandboxServer
 from tests.support.waiting import wait_until
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -31,6 +32,7 @@ from rath.backend.opensandbox.changes import (
     parse_list,
 )
 from rath.backend.opensandbox.connection import Broken
+from rath.backend.opensandbox.processes import MAX_NAMES_BYTES, path_batches
 from rath.backend.tool_types import BackendToolFilesEdit
 from tests.support.opensandbox_calls import Remote, end_of, failed
 from tests.support.opensandbox_server import Answer, Drop, Gate
@@ -64,6 +66,17 @@ def test_what_is_no_list_is_told(data: bytes) -> None:
 def test_names_with_wildcards_are_meant_as_they_are() -> None:
     assert r"-name 'a\*b'" in list_command(EffectPolicy(ignore=frozenset({"a*b"})))
     assert "-prune" not in list_command(EffectPolicy(ignore=frozenset()))
+
+
+@given(st.lists(_paths))
+def test_paths_of_one_command_line_fit_into_it(paths: list[str]) -> None:
+    batches = list(path_batches(path * 2000 for path in paths))
+    assert [path for batch in batches for path in batch] == [path * 2000 for path in paths]
+    sizes = [len(shlex.join(batch).encode(errors="replace")) for batch in batches]
+    is_alone = [len(batch) == 1 for batch in batches]
+    assert all(
+        size <= MAX_NAMES_BYTES or alone for size, alone in zip(sizes, is_alone, strict=True)
+    )
 
 
 def test_contents_are_kept_as_far_as_there_is_room() -> None:
@@ -269,17 +282,6 @@ def test_a_file_tool_beside_a_command_is_told_once(sandbox: BackendSandbox) -> N
     assert [each.path for each in theirs] == ["begun", "done"]
 
 
-def test_the_digest_follows_the_files(sandbox: BackendSandbox) -> None:
-    empty = sandbox.workspace_digest()
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "one"))
-    first = sandbox.workspace_digest()
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "two"))
-    second = sandbox.workspace_digest()
-    sandbox.dispatch(BackendToolFilesWrite("a.txt", "one"))
-    assert len({empty, first, second}) == 3
-    assert sandbox.workspace_digest() == first
-
-
 def test_a_digest_that_cannot_be_had_is_none(remote: Remote) -> None:
     remote.server.advance(601)
     assert remote.sandbox.workspace_digest() is None
@@ -289,7 +291,7 @@ def test_what_one_look_does_not_fetch_is_known_by_its_digest(
     sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rath.backend.opensandbox.changes.MAX_FETCHED_FILES", 1)
-    monkeypatch.setattr("rath.backend.opensandbox.changes._BATCH", 1)
+    monkeypatch.setattr("rath.backend.opensandbox.processes.MAX_NAMES_BYTES", 1)
     effects = _observed(sandbox, "for each in 1 2 3 4; do printf $each > file$each; done")
     assert [each.after for each in effects] == [
         Blob.from_bytes(text) for text in (b"1", b"2", b"3", b"4")

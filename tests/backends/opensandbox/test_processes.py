@@ -26,7 +26,6 @@ from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.processes import (
     MAX_OUTPUT_BYTES,
     MAX_STORED_BYTES,
-    OutputBuffer,
     RunEnd,
     RunError,
     TruncatedText,
@@ -104,13 +103,6 @@ def test_the_middle_of_long_output_is_left_out() -> None:
     assert taken.data() == b"a" * half + truncation_note(1000) + end
 
 
-def test_both_streams_are_apart() -> None:
-    printed = OutputBuffer("lines")
-    printed.stdout.add("out")
-    printed.stderr.add("err")
-    assert printed.streams()[:2] == (b"out\n", b"err\n")
-
-
 COMMAND = ("POST", "/command")
 
 
@@ -176,11 +168,6 @@ def test_a_directory_that_leads_out_is_refused(sandbox: BackendSandbox) -> None:
     assert failed(sandbox, BackendToolCommandRun("pwd", cwd="..")).kind == "path_outside_workspace"
 
 
-def test_it_reads_what_it_is_given(sandbox: BackendSandbox) -> None:
-    given = b"a\0b\xff"
-    assert end_of(sandbox, BackendToolCommandRun("cat", stdin=given)).stdout == given
-
-
 def test_its_files_are_removed(remote: Remote) -> None:
     end_of(remote.sandbox, BackendToolCommandRun("cat", stdin=b"x"))
     left = remote.server.root_of(remote.sandbox.handle) / "tmp"
@@ -199,11 +186,6 @@ def test_what_cannot_be_run_is_refused_before_it_is_sent(
 ) -> None:
     assert failed(remote.sandbox, BackendToolCommandRun(cmd)).kind == "unexpected"
     assert remote.server.matching(*COMMAND) == []
-
-
-def test_variables_are_added(sandbox: BackendSandbox) -> None:
-    call = BackendToolCommandRun("echo $ONE", env={"ONE": "it's 1"})
-    assert end_of(sandbox, call).stdout == b"it's 1\n"
 
 
 def test_of_long_output_both_ends_are_told_and_all_of_it_is_kept(sandbox: BackendSandbox) -> None:

@@ -14,36 +14,30 @@ from rath._async.runtime import runtime
 from rath.backend import (
     BackendError,
     BackendSandbox,
-    BackendSandboxClosed,
     BackendSandboxSpec,
     BackendToolCommandRun,
     BackendToolFilesExists,
     BackendToolFilesRead,
     BackendToolFilesWrite,
     FileContent,
-    FrozenWorkspace,
     NewFile,
 )
 from rath.backend.changes import manifest_digest
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.session import Session
-from rath.testing import FakeBackend
 from tests.support.opensandbox_calls import (
     FILE,
     Remote,
     Service,
-    content,
     failed,
     lazy_copy,
     opened_copy,
     printed,
-    read,
     settle,
-    waited,
-    write,
 )
 from tests.support.opensandbox_server import Answer, Drop, Gate, OpenSandboxServer
 from tests.support.session_files import running, worked, writing
+from tests.support.workspaces import content_of, put, text_of, wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -51,53 +45,25 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 SNAP = ("POST", "/v1/sandboxes/*/snapshots")
 
 
-def test_freezing_alone_asks_the_server_for_nothing(remote: Remote) -> None:
-    n_requests = len(remote.server.requests)
-    frozen = remote.sandbox.freeze()
-    assert remote.sandbox.freeze() is frozen
-    assert len(remote.server.requests) == n_requests
-
-
-def test_what_nobody_holds_takes_no_snapshot(remote: Remote) -> None:
-    remote.sandbox.freeze()
-    gc.collect()
-    write(remote.sandbox, "a.txt", "x")
-    assert remote.server.matching(*SNAP) == []
-
-
-def test_reading_takes_no_snapshot_and_one_is_taken_before_the_first_change(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "before")
-    frozen = remote.sandbox.freeze()
-    read(remote.sandbox, "a.txt")
-    remote.sandbox.dispatch(BackendToolFilesExists("a.txt"))
-    assert content(frozen, "a.txt") == b"before"
-    assert remote.server.matching(*SNAP) == []
-    for text in ("after", "later"):
-        write(remote.sandbox, "a.txt", text)
-    assert len(remote.server.matching(*SNAP)) == 1
-    assert content(frozen, "a.txt") == b"before"
-
-
-def test_each_version_has_a_snapshot_of_its_own(remote: Remote) -> None:
-    held: list[FrozenWorkspace] = []
-    for text in ("1", "2", "3"):
-        write(remote.sandbox, "a.txt", text)
-        held.append(remote.sandbox.freeze())
-    write(remote.sandbox, "a.txt", "4")
-    assert [content(each, "a.txt") for each in held] == [b"1", b"2", b"3"]
-    assert len(remote.server.matching(*SNAP)) == 3
+def test_a_copy_begins_without_many_files_of_long_names(remote: Remote) -> None:
+    above = "/".join(["d" * 250] * 3)
+    names = [f"{above}/{number}{'n' * 240}" for number in range(150)]
+    line = f"mkdir -p {above}; cd {above}; for i in $(seq 0 149); do echo > $i{'n' * 240}; done"
+    printed(remote.sandbox, line)
+    with opened_copy(remote.sandbox, dict.fromkeys(names)) as copy:
+        assert printed(copy, "find . -type f") == ""
 
 
 def test_frozen_files_are_told_as_they_were_in_the_sandbox(sandbox: BackendSandbox) -> None:
     printed(sandbox, "mkdir d; printf x > d/a; chmod 755 d/a; ln -s d/a link; : > empty")
     frozen = sandbox.freeze()
-    here = waited(frozen.amanifest)
+    here = wait_for(frozen.amanifest)
     assert manifest_digest(here) == sandbox.workspace_digest()
     assert {path: oct(state.mode) for path, state in here.items()} == {
         "d/a": "0o100755", "empty": "0o100644", "link": "0o120777",
     }  # fmt: skip
     printed(sandbox, "rm -r d link empty")
-    assert [content(frozen, path) for path in ("d/a", "link", "empty")] == [b"x", b"d/a", b""]
+    assert [content_of(frozen, path) for path in ("d/a", "link", "empty")] == [b"x", b"d/a", b""]
 
 
 def test_they_are_looked_at_in_a_snapshot_once_the_source_has_changed(
@@ -107,48 +73,41 @@ def test_they_are_looked_at_in_a_snapshot_once_the_source_has_changed(
     digest = sandbox.workspace_digest()
     frozen = sandbox.freeze()
     printed(sandbox, "rm a")
-    assert manifest_digest(waited(frozen.amanifest)) == digest
-    assert manifest_digest(waited(frozen.amanifest)) == digest
-
-
-@pytest.mark.parametrize("path", ["missing", "d", "../etc/passwd", "", "d/missing/x"])
-def test_what_is_no_file_is_not_found(sandbox: BackendSandbox, path: str) -> None:
-    printed(sandbox, "mkdir d")
-    with pytest.raises(FileNotFoundError):
-        content(sandbox.freeze(), path)
+    assert manifest_digest(wait_for(frozen.amanifest)) == digest
+    assert manifest_digest(wait_for(frozen.amanifest)) == digest
 
 
 def test_a_reader_that_has_expired_is_opened_again(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "before")
+    put(remote.sandbox, "a.txt", "before")
     frozen = remote.sandbox.freeze()
-    write(remote.sandbox, "a.txt", "after")
-    assert content(frozen, "a.txt") == b"before"
+    put(remote.sandbox, "a.txt", "after")
+    assert content_of(frozen, "a.txt") == b"before"
     remote.server.advance(601)
-    assert content(frozen, "a.txt") == b"before"
+    assert content_of(frozen, "a.txt") == b"before"
 
 
 def test_a_source_that_expired_is_read_in_its_snapshot(service: Service) -> None:
     source = service.backend.open()
-    write(source, "a.txt", "kept")
+    put(source, "a.txt", "kept")
     frozen = source.freeze()
     copy = lazy_copy(service.backend, frozen).ensure_open()
     service.server.advance(601)
-    assert content(frozen, "a.txt") == b"kept"
+    assert content_of(frozen, "a.txt") == b"kept"
     for each in (source, copy):
         service.backend.close(each)
 
 
 def test_two_looks_at_once_open_one_reader(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "x")
+    put(remote.sandbox, "a.txt", "x")
     frozen = remote.sandbox.freeze()
-    write(remote.sandbox, "a.txt", "y")
+    put(remote.sandbox, "a.txt", "y")
     reading = [runtime().submit(partial(frozen.aread, "a.txt"), label="r") for _ in range(3)]
     assert [each.future.result(50) for each in reading] == [b"x"] * 3
     assert len(remote.server.matching("POST", "/v1/sandboxes")) == 2
 
 
 def test_writers_wait_for_one_snapshot_and_for_those_who_read(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "before")
+    put(remote.sandbox, "a.txt", "before")
     frozen = remote.sandbox.freeze()
     gate = Gate()
     remote.server.inject(*SNAP, gate)
@@ -162,38 +121,23 @@ def test_writers_wait_for_one_snapshot_and_for_those_who_read(remote: Remote) ->
     for each in writing:
         each.future.result(50)
     assert len(remote.server.matching(*SNAP)) == 1
-    assert sorted(waited(frozen.amanifest)) == ["a.txt"]
+    assert sorted(wait_for(frozen.amanifest)) == ["a.txt"]
 
 
 def test_frozen_files_that_cannot_be_looked_at_say_so(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "x")
+    put(remote.sandbox, "a.txt", "x")
     frozen = remote.sandbox.freeze()
     refused = Answer(500, {"code": "RUNTIME_ERROR", "message": "no more processes"})
     remote.server.inject("POST", "/command", refused)
     with pytest.raises(BackendError, match=r"cannot be told apart.*no more processes"):
-        waited(frozen.amanifest)
+        wait_for(frozen.amanifest)
     remote.server.inject("GET", "/files/info", refused)
     with pytest.raises(BackendError, match=r"could not be used: .*no more processes"):
-        content(frozen, "a.txt")
-    write(remote.sandbox, "a.txt", "y")
+        content_of(frozen, "a.txt")
+    put(remote.sandbox, "a.txt", "y")
     remote.server.inject("GET", "/files/info", refused)
     with pytest.raises(BackendError, match=r"cannot be read: .*no more processes"):
-        content(frozen, "a.txt")
-
-
-def test_files_of_no_common_origin_have_no_base(backend: OpenSandboxBackend) -> None:
-    one, other = backend.lazy().freeze(), backend.lazy().freeze()
-    assert one.base_with(other) is None
-    assert one.base_with(FakeBackend().lazy().freeze()) is None
-
-
-def test_neither_side_sees_what_the_other_does_later(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "shared")
-    with opened_copy(remote.sandbox) as copy:
-        printed(remote.sandbox, "echo source > a.txt; echo x > of_source")
-        assert printed(copy, "cat a.txt; ls") == "shareda.txt\n"
-        printed(copy, "rm a.txt")
-        assert read(remote.sandbox, "a.txt") == "source\n"
+        content_of(frozen, "a.txt")
 
 
 def test_a_copy_says_what_it_began_with(sandbox: BackendSandbox) -> None:
@@ -223,40 +167,20 @@ def test_a_copy_begins_with_the_changes_that_are_asked_for(sandbox: BackendSandb
 
 
 def test_a_copy_of_a_copy_of_a_copy(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "1")
+    put(remote.sandbox, "a.txt", "1")
     with opened_copy(remote.sandbox) as second:
-        write(second, "a.txt", "2")
+        put(second, "a.txt", "2")
         with opened_copy(second) as third:
-            write(third, "b.txt", "3")
+            put(third, "b.txt", "3")
             base = remote.sandbox.freeze().base_with(third.freeze())
             assert base is not None
-            assert content(base, "a.txt") == b"1"
-            assert (read(second, "a.txt"), read(third, "a.txt")) == ("2", "2")
+            assert content_of(base, "a.txt") == b"1"
+            assert (text_of(second, "a.txt"), text_of(third, "a.txt")) == ("2", "2")
             base = second.freeze().base_with(third.freeze())
             assert base is not None
-            assert content(base, "a.txt") == b"2"
+            assert content_of(base, "a.txt") == b"2"
             del base
     assert remote.server.sandbox_ids == [remote.sandbox.handle]
-
-
-def test_a_copy_may_be_frozen_before_it_is_opened(remote: Remote) -> None:
-    printed(remote.sandbox, "printf x > stays; printf x > goes")
-    changes = {"goes": None, "new": NewFile(b"new", FILE)}
-    unopened = lazy_copy(remote.backend, remote.sandbox.freeze(), changes)
-    frozen = unopened.freeze()
-    assert unopened.freeze() is frozen
-    copy = lazy_copy(remote.backend, frozen, {"more": NewFile(b"more", FILE)}).ensure_open()
-    assert printed(copy, "ls") == "more\nnew\nstays\n"
-    assert [content(frozen, path) for path in ("stays", "new")] == [b"x", b"new"]
-    with pytest.raises(FileNotFoundError):
-        content(frozen, "goes")
-    assert sorted(waited(frozen.amanifest)) == ["new", "stays"]
-    write(unopened, "new", "changed")
-    now = unopened.freeze()
-    assert now.base_with(copy.freeze()) is frozen
-    assert manifest_digest(waited(frozen.amanifest)) != unopened.workspace_digest()
-    for each in (copy, unopened):
-        remote.backend.close(each)
 
 
 def test_what_was_never_opened_begins_as_its_image(service: Service) -> None:
@@ -265,9 +189,9 @@ def test_what_was_never_opened_begins_as_its_image(service: Service) -> None:
     )
     frozen = source.freeze()
     copy = lazy_copy(service.backend, frozen).ensure_open()
-    assert (waited(frozen.amanifest), copy.describe().layer) == ({}, None)
-    write(source, "a.txt", "x")
-    write(copy, "b.txt", "x")
+    assert (wait_for(frozen.amanifest), copy.describe().layer) == ({}, None)
+    put(source, "a.txt", "x")
+    put(copy, "b.txt", "x")
     assert source.freeze().base_with(copy.freeze()) is frozen
     assert {each.json()["image"]["uri"] for each in service.server.matching(
         "POST", "/v1/sandboxes")} == {"python:3.11"}  # fmt: skip
@@ -279,8 +203,8 @@ def test_nothing_is_left_on_the_server(service: Service) -> None:
     source = service.backend.open()
     frozen = source.freeze()
     copy = lazy_copy(service.backend, frozen).ensure_open()
-    write(source, "a.txt", "x")
-    assert waited(frozen.amanifest) == {}
+    put(source, "a.txt", "x")
+    assert wait_for(frozen.amanifest) == {}
     assert len(service.server.sandbox_ids) == 3
     assert service.backend.sandbox_count() == 2
     service.backend.close(source)
@@ -302,35 +226,23 @@ def test_a_snapshot_is_there_as_long_as_a_copy_of_it(remote: Remote) -> None:
     settle(remote.server, 1)
 
 
-def test_closing_the_source_keeps_what_somebody_holds(service: Service) -> None:
-    source = service.backend.open()
-    write(source, "a.txt", "kept")
-    frozen = source.freeze()
-    service.backend.close(source)
-    assert service.server.sandbox_ids == []
-    assert content(frozen, "a.txt") == b"kept"
-    copy = lazy_copy(service.backend, frozen).ensure_open()
-    assert read(copy, "a.txt") == "kept"
-    service.backend.close(copy)
-
-
 def test_letting_go_of_the_source_keeps_what_somebody_holds(service: Service) -> None:
     source = service.backend.open()
-    write(source, "a.txt", "kept")
+    put(source, "a.txt", "kept")
     frozen = source.freeze()
     again = service.backend.attach(service.backend.detach(source))
-    write(again, "a.txt", "later")
-    assert content(frozen, "a.txt") == b"kept"
+    put(again, "a.txt", "later")
+    assert content_of(frozen, "a.txt") == b"kept"
     service.backend.close(again)
 
 
 def test_two_handles_on_one_sandbox_have_the_same_files(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "before")
+    put(remote.sandbox, "a.txt", "before")
     other = remote.backend.attach(remote.sandbox.handle)
     frozen = remote.sandbox.freeze()
     assert other.freeze() is frozen
-    write(other, "a.txt", "after")
-    assert content(frozen, "a.txt") == b"before"
+    put(other, "a.txt", "after")
+    assert content_of(frozen, "a.txt") == b"before"
     remote.backend.detach(other)
 
 
@@ -351,18 +263,18 @@ NONE = Answer(501, {"code": "SNAPSHOT::UNSUPPORTED", "message": "this runtime ha
 def test_where_there_is_no_snapshot_nothing_is_done_and_that_is_said(
     remote: Remote, answer: Answer
 ) -> None:
-    write(remote.sandbox, "a.txt", "before")
+    put(remote.sandbox, "a.txt", "before")
     remote.server.inject(*SNAP, answer, times=None)
     frozen = remote.sandbox.freeze()
     for call in (BackendToolFilesWrite("a.txt", "x"), BackendToolCommandRun("echo x > a.txt")):
         failure = failed(remote.sandbox, call)
         assert failure.kind == "workspace_copy_failed"
         assert "made no snapshot" in failure.message
-    assert read(remote.sandbox, "a.txt") == "before"
-    assert content(frozen, "a.txt") == b"before"
+    assert text_of(remote.sandbox, "a.txt") == "before"
+    assert content_of(frozen, "a.txt") == b"before"
     del frozen
     gc.collect()
-    write(remote.sandbox, "a.txt", "after")
+    put(remote.sandbox, "a.txt", "after")
 
 
 def test_a_copy_that_needs_a_snapshot_names_the_reason(remote: Remote) -> None:
@@ -389,7 +301,7 @@ def test_a_snapshot_that_fails_later_is_a_failure_and_is_deleted(
     failure = failed(remote.sandbox, BackendToolFilesWrite("a.txt", "x"))
     assert "disk full" in failure.message
     settle(remote.server, 1)
-    assert waited(frozen.amanifest) == {}
+    assert wait_for(frozen.amanifest) == {}
 
 
 def test_a_snapshot_is_waited_for(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,11 +311,11 @@ def test_a_snapshot_is_waited_for(remote: Remote, monkeypatch: pytest.MonkeyPatc
         "status": {"state": "Creating"},
     }  # fmt: skip
     remote.server.inject(*STATE, Answer(200, body), times=3)
-    write(remote.sandbox, "a.txt", "before")
+    put(remote.sandbox, "a.txt", "before")
     frozen = remote.sandbox.freeze()
-    write(remote.sandbox, "a.txt", "after")
+    put(remote.sandbox, "a.txt", "after")
     assert len(remote.server.matching(*STATE)) == 4
-    assert content(frozen, "a.txt") == b"before"
+    assert content_of(frozen, "a.txt") == b"before"
 
 
 def test_a_snapshot_that_takes_too_long_is_a_failure(
@@ -416,15 +328,15 @@ def test_a_snapshot_that_takes_too_long_is_a_failure(
     failure = failed(remote.sandbox, BackendToolFilesWrite("a.txt", "x"))
     gate.release()
     assert "was not ready within" in failure.message
-    assert waited(frozen.amanifest) == {}
+    assert wait_for(frozen.amanifest) == {}
 
 
 def test_a_snapshot_whose_answer_was_lost_is_found_and_not_made_again(remote: Remote) -> None:
-    write(remote.sandbox, "a.txt", "before")
+    put(remote.sandbox, "a.txt", "before")
     frozen = remote.sandbox.freeze()
     remote.server.inject(*SNAP, Drop("after"))
-    write(remote.sandbox, "a.txt", "after")
-    assert content(frozen, "a.txt") == b"before"
+    put(remote.sandbox, "a.txt", "after")
+    assert content_of(frozen, "a.txt") == b"before"
     assert len(remote.server.matching(*SNAP)) == 1
 
 
@@ -433,7 +345,7 @@ def test_a_snapshot_that_was_never_asked_for_is_a_failure(remote: Remote) -> Non
     remote.server.inject(*SNAP, Drop("before"))
     failure = failed(remote.sandbox, BackendToolFilesWrite("a.txt", "x"))
     assert failure.kind == "workspace_copy_failed"
-    assert waited(frozen.amanifest) == {}
+    assert wait_for(frozen.amanifest) == {}
 
 
 def test_closing_without_a_snapshot_ends_the_sandbox_and_says_what_is_lost(
@@ -446,7 +358,7 @@ def test_closing_without_a_snapshot_ends_the_sandbox_and_says_what_is_lost(
         service.backend.close(source)
     assert service.server.sandbox_ids == []
     with pytest.raises(BackendError, match="is not on the server any more"):
-        waited(frozen.amanifest)
+        wait_for(frozen.amanifest)
 
 
 def test_letting_go_without_a_snapshot_is_refused(remote: Remote) -> None:
@@ -454,8 +366,8 @@ def test_letting_go_without_a_snapshot_is_refused(remote: Remote) -> None:
     remote.server.inject(*SNAP, NONE)
     with pytest.raises(BackendError, match="was not let go"):
         remote.backend.detach(remote.sandbox)
-    write(remote.sandbox, "a.txt", "x")
-    assert waited(frozen.amanifest) == {}
+    put(remote.sandbox, "a.txt", "x")
+    assert wait_for(frozen.amanifest) == {}
 
 
 def test_a_source_that_expired_takes_its_frozen_files_with_it(service: Service) -> None:
@@ -465,7 +377,7 @@ def test_a_source_that_expired_takes_its_frozen_files_with_it(service: Service) 
     failure = failed(source, BackendToolFilesWrite("a.txt", "x"))
     assert failure.kind == "sandbox_closed"
     with pytest.raises(BackendError, match="is not on the server any more"):
-        waited(frozen.amanifest)
+        wait_for(frozen.amanifest)
     with pytest.raises(BackendError, match="a copy of a workspace cannot be opened"):
         lazy_copy(service.backend, frozen).ensure_open()
     service.backend.close(source)
@@ -493,19 +405,6 @@ def test_a_mount_that_nobody_told_of_is_found(backend: OpenSandboxBackend, tmp_p
     gc.collect()
     backend.detach(attached)
     backend.close(opened)
-
-
-def test_a_closed_sandbox_is_not_frozen(backend: OpenSandboxBackend) -> None:
-    sandbox = backend.open()
-    backend.close(sandbox)
-    with pytest.raises(BackendSandboxClosed):
-        sandbox.freeze()
-
-
-def test_files_of_another_backend_are_no_beginning(backend: OpenSandboxBackend) -> None:
-    copy = lazy_copy(backend, FakeBackend().lazy().freeze())
-    with pytest.raises(BackendError, match="fork on the backend where the files are"):
-        copy.ensure_open()
 
 
 @pytest.mark.parametrize("path", ["../out", "a/b/c"])
@@ -606,28 +505,6 @@ def test_forks_are_merged_line_by_line(session: Session) -> None:
     )
     assert merged.files.conflicts == ()
     assert session_output(ours, "cat a.txt b.txt") == "one\n2\n3\n4\nb\n"
-
-
-def test_conflicts_of_a_merge_are_values(session: Session) -> None:
-    ours = worked(session.fork(workspace="copy"), writing("a.txt", "ours\n"))
-    theirs = worked(session.fork(workspace="copy"), writing("a.txt", "theirs\n"))
-    merged = ours.merge(theirs, files="three-way")
-    assert session_output(merged, "cat a.txt") == "ours\n"
-    (conflict,) = merged.files.conflicts
-    assert (conflict.path, conflict.kind) == ("a.txt", "content")
-    assert conflict.base is not None
-    assert conflict.base.content.data == b"1\n2\n3\n4\n"
-
-
-@pytest.mark.parametrize(("files", "expected"), [("ours", "ours\n"), ("theirs", "theirs\n")])
-def test_one_side_of_a_merge_is_taken(session: Session, files: str, expected: str) -> None:
-    sides = [worked(session.fork(workspace="copy"), writing("a.txt", f"{each}\n"))
-             for each in ("ours", "theirs")]  # fmt: skip
-    choices = {
-        "ours": lambda: sides[0].merge(sides[1], files="ours"),
-        "theirs": lambda: sides[0].merge(sides[1], files="theirs"),
-    }
-    assert session_output(choices[files](), "cat a.txt") == expected
 
 
 def test_a_mounted_workspace_is_refused_in_the_callers_thread(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.opensandbox_calls import opensandbox_server
 from tests.support.opensandbox_server import OpenSandboxServer
-from tests.support.opensandbox_server.fixtures import opensandbox_server
-from tests.support.opensandbox_server.raw import IMAGE, Api, Said, ask
+from tests.support.opensandbox_server.replay import IMAGE, Api, WireAnswer, ask
 
 __all__ = ["opensandbox_server"]
 
@@ -22,7 +22,9 @@ def server(opensandbox_server: OpenSandboxServer) -> OpenSandboxServer:
 def api(server: OpenSandboxServer) -> Api:
     """Plain requests to the lifecycle API: method, path below `/v1`, body, key."""
 
-    def call(method: str, path: str, body: Any = b"", key: str | None = server.api_key) -> Said:
+    def call(
+        method: str, path: str, body: Any = b"", key: str | None = server.api_key
+    ) -> WireAnswer:
         headers = {} if key is None else {"OPEN-SANDBOX-API-KEY": key}
         return ask(server.domain, method, f"/v1{path}", body, headers)
 
@@ -36,7 +38,7 @@ def daemon(api: Api) -> Api:
     endpoint = api("GET", f"/sandboxes/{sandbox_id}/endpoints/44772").json()["endpoint"]
     place, _, prefix = endpoint.partition("/")
 
-    def call(method: str, target: str, body: Any = b"", headers: Any = None) -> Said:
+    def call(method: str, target: str, body: Any = b"", headers: Any = None) -> WireAnswer:
         return ask(place, method, f"/{prefix}{target}", body, headers)
 
     return call

@@ -6,13 +6,14 @@ import contextlib
 import os
 import uuid
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from tests.support.opensandbox_server import OpenSandboxServer, UnavailableError
 from tests.support.opensandbox_server.container import why_not
-from tests.support.opensandbox_server.raw import Api, ask
+from tests.support.opensandbox_server.replay import IMAGE, Api, ask
 from tests.support.waiting import wait_until
 
 
@@ -39,7 +40,6 @@ def test_no_path_leads_to_this_machine(daemon: Api, secret: Path, form: str) -> 
     path = quote(form.format(secret))
     assert daemon("GET", f"/files/download?path={path}").status == 404
     assert daemon("DELETE", f"/files?path={path}").status == 200
-    assert daemon("DELETE", f"/directories?path={path}").status == 200
     assert secret.read_text() == "secret"
 
 
@@ -47,8 +47,50 @@ def test_a_link_leads_only_into_the_sandbox(daemon: Api, secret: Path) -> None:
     command = f"ln -s {secret} /w; mkdir -p {secret.parent}; echo inside > {secret}"
     daemon("POST", "/command", {"command": command})
     assert daemon("GET", "/files/download?path=/w").body == b"inside\n"
-    daemon("DELETE", f"/directories?path={secret.parent}")
+    daemon("DELETE", f"/files?path={secret}")
     assert secret.read_text() == "secret"
+
+
+def test_a_directory_of_the_host_is_bound_where_that_is_allowed(
+    server: OpenSandboxServer, api: Api, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    volume = {"name": "w", "host": {"path": str(tmp_path / "shared")}, "mountPath": "/workspace"}
+    said = api("POST", "/sandboxes", {"image": {"uri": IMAGE}, "volumes": [volume]})
+    path = f"/sandboxes/{said.json()['id']}/proxy/44772/command"
+    api("POST", path, {"command": "echo here > /workspace/file"})
+    assert (tmp_path / "shared/file").read_text() == "here\n"
+
+
+@pytest.mark.parametrize(
+    ("volume", "code"),
+    [
+        ({"host": {"path": "/etc"}}, "VOLUME::HOST_PATH_NOT_ALLOWED"),
+        ({"host": {"path": "{tmp}/../.."}}, "VOLUME::HOST_PATH_NOT_ALLOWED"),
+        ({"host": {"path": "{tmp}/link"}}, "VOLUME::HOST_PATH_NOT_ALLOWED"),
+        ({"host": {"path": "{tmp}/none"}}, "VOLUME::HOST_PATH_NOT_FOUND"),
+        ({"host": {"path": "{tmp}"}, "mountPath": "/a/../b"}, "VOLUME::INVALID_MOUNT_PATH"),
+        ({"host": {"path": "{tmp}"}, "mountPath": "/bin/x"}, "VOLUME::INVALID_MOUNT_PATH"),
+        ({"ossfs": {"bucket": "b"}}, "VOLUME::INVALID_BACKEND"),
+    ],
+    ids=["outside", "dots", "link", "missing", "target-dots", "target-link", "backend"],
+)
+def test_other_volumes_are_refused(
+    api: Api, tmp_path: Path, volume: dict[str, Any], code: str
+) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    volume = {"name": "w", "mountPath": "/workspace", **volume}
+    if "host" in volume:
+        volume["host"] = {"path": volume["host"]["path"].format(tmp=tmp_path)}
+    said = api("POST", "/sandboxes", {"image": {"uri": IMAGE}, "volumes": [volume]})
+    assert (said.status, said.json()["code"]) == (400, code)
+    assert api("GET", "/sandboxes").json()["items"] == []
+
+
+@pytest.mark.parametrize(("key", "code"), [(None, "MISSING_API_KEY"), ("wrong", "INVALID_API_KEY")])
+def test_a_key_is_needed(api: Api, key: str | None, code: str) -> None:
+    said = api("GET", "/sandboxes", key=key)
+    assert (said.status, said.json()["code"]) == (401, code)
 
 
 def test_the_tree_of_a_sandbox_is_below_that_of_the_server(

@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 import pytest
 
 from rath import backend
-from rath._core import retention
 from rath._core.files import StrPath
 from rath.backend import BackendSandbox, BackendSandboxSpec, BackendToolFilesWrite
 from rath.backend.persistence import PersistentSandboxRegistry, local_root
@@ -86,24 +85,6 @@ def test_files_of_one_session_are_there_for_the_next(registry: PersistentSandbox
     assert (Path(spec.working_dir or "") / "note").read_text() == "kept"
 
 
-def test_delete_removes_the_files(registry: PersistentSandboxRegistry) -> None:
-    sandbox_id = registry.alloc_local_id()
-    (registry.local_path(sandbox_id) / "note").touch()
-    assert registry.delete_local(sandbox_id)
-    assert not registry.delete_local(sandbox_id)
-    assert registry.list_local() == []
-    assert [entry.name for entry in local_root().iterdir()] == [retention.TRASH_DIR_NAME]
-    assert retention.in_trash(local_root()) == []
-
-
-def test_delete_of_what_is_in_use_is_refused(
-    registry: PersistentSandboxRegistry, used: BackendSandbox
-) -> None:
-    with pytest.raises(BackendError, match="is in use"):
-        registry.delete_local(id_of(used))
-    assert Path(used.handle).is_dir()
-
-
 def test_delete_of_what_cannot_be_moved_is_an_error(
     registry: PersistentSandboxRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,9 +130,11 @@ def test_without_a_time_of_use_the_time_of_the_directory_counts(
     assert not use_file(fresh).exists()
 
 
-def test_prune_leaves_what_is_in_use_however_old(
+def test_what_is_in_use_is_neither_deleted_nor_pruned(
     registry: PersistentSandboxRegistry, used: BackendSandbox
 ) -> None:
+    with pytest.raises(BackendError, match="is in use"):
+        registry.delete_local(id_of(used))
     age(id_of(used), WEEK)
     assert registry.prunable_local(older_than=AT_ONCE) == []
     assert registry.prune_local(older_than=AT_ONCE) == []
@@ -183,15 +166,6 @@ def test_prune_leaves_foreign_files_and_directories(registry: PersistentSandboxR
     before = sorted(local_root().iterdir())
     assert registry.prune_local(older_than=AT_ONCE) == []
     assert sorted(local_root().iterdir()) == before
-
-
-def test_prune_finishes_what_a_crash_left(registry: PersistentSandboxRegistry) -> None:
-    sandbox_id = registry.alloc_local_id()
-    assert retention.move_to_trash(registry.local_path(sandbox_id))  # and no more
-    assert registry.list_local() == []
-    assert registry.prune_local(older_than=WEEK) == []
-    assert retention.in_trash(local_root()) == []
-    assert not use_file(sandbox_id).exists()
 
 
 def test_prune_keeps_what_it_may_not_lock(

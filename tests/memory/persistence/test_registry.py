@@ -22,7 +22,6 @@ from rath.errors import MemoryBackendError
 from rath.memory import (
     MemoryOpRead,
     MemoryOpWrite,
-    MemoryReadResult,
     MemoryStore,
     MemoryStoreSpec,
     MemoryWriteResult,
@@ -132,13 +131,6 @@ def test_root_that_cannot_be_made_is_an_error_of_the_plane() -> None:
         ensure_local_memory_root()
 
 
-def test_store_is_found_again_by_its_id(registry: PersistentMemoryRegistry) -> None:
-    store_id = registry.alloc_local_id()
-    made(registry.local_path(store_id))
-    with opened(registry, store_id) as store:
-        assert store.dispatch(MemoryOpRead(NOTE)) == MemoryReadResult(NOTE, "tea", "detail")
-
-
 def test_delete_removes_the_notes_of_a_project_too(
     registry: PersistentMemoryRegistry, project: Path
 ) -> None:
@@ -213,22 +205,6 @@ def test_store_that_cannot_be_locked_is_not_opened(registry: PersistentMemoryReg
         opened(registry, store_id)
 
 
-def test_store_in_a_place_that_cannot_be_written_is_used_without_a_lock(
-    registry: PersistentMemoryRegistry,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    path = registry.local_path(registry.alloc_local_id())
-
-    def refuse(*_: object) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with caplog.at_level(logging.WARNING, "rath._core.persistent_dirs"):
-        assert hold_store(path) is None
-    assert "used without a lock" in caplog.text
-
-
 def test_store_is_held_by_its_real_path(registry: PersistentMemoryRegistry, tmp_path: Path) -> None:
     store_id = registry.alloc_local_id()
     (tmp_path / "link").symlink_to(registry.local_path(store_id))
@@ -255,18 +231,6 @@ def test_store_is_held_where_the_home_leads_to_another_disk(
 
 
 # ---------------------------------------------------------------- pruning
-
-
-def test_prune_goes_by_last_use_and_not_by_the_time_of_the_directory(
-    registry: PersistentMemoryRegistry,
-) -> None:
-    stale, fresh = (made(registry.local_path(uuid4())) for _ in range(2))
-    age(stale)
-    then = time.time() - 2 * WEEK.total_seconds()
-    os.utime(registry.local_path(fresh), (then, then))
-    assert registry.prunable_local(older_than=WEEK) == [stale]
-    assert registry.prune_local(older_than=WEEK) == [stale]
-    assert (registry.list_local(), in_trash(local_memory_root())) == ([fresh], [])
 
 
 def test_store_of_openrath_1_tells_its_last_use_itself(registry: PersistentMemoryRegistry) -> None:

@@ -4,32 +4,64 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
+import struct
 import tempfile
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from tests.support.opensandbox_server.connections import Connections
-from tests.support.opensandbox_server.container import remove_tree, why_not
-from tests.support.opensandbox_server.faults import Action, Fault
-from tests.support.opensandbox_server.http import CapturedRequest
-from tests.support.opensandbox_server.journal import Journal
-from tests.support.opensandbox_server.lifecycle import Lifecycle
-from tests.support.opensandbox_server.records import Sandbox
-from tests.support.opensandbox_server.runtime import Runtime
+from tests.support.chat_replies import Gate
+from tests.support.opensandbox_server.container import (
+    BrokenExchangeError,
+    Exchange,
+    remove_tree,
+    why_not,
+)
+from tests.support.opensandbox_server.http import (
+    Action,
+    Answer,
+    CapturedRequest,
+    CutHow,
+    CutStream,
+    Drop,
+    Fault,
+    Journal,
+    Reply,
+    encode_chunk,
+    encode_head,
+    error_reply,
+    read_request,
+)
+from tests.support.opensandbox_server.lifecycle import Lifecycle, Sandbox
 
 API_KEY = "test-key"
+DAEMON_PORT = "44772"
 _TIMEOUT = 50.0
-_BACKLOG = 512
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+_PROXY = re.compile(r"/proxy/(\d+)(/.*)?")
+_SERVER_PROXY = re.compile(r"(?:/v1)?/sandboxes/([^/]+)(/proxy/\d+.*)")
+_FRAME_END = b"\n\n"
 _Result = TypeVar("_Result")
 
 
 class UnavailableError(RuntimeError):
     """The server cannot run here; the text says why."""
+
+
+class _BreakError(Exception):
+    """The connection is to end now."""
+
+    def __init__(self, how: CutHow = "close") -> None:
+        super().__init__()
+        self.how = how
 
 
 unavailable_reason = why_not
@@ -52,12 +84,17 @@ class OpenSandboxServer:
             raise UnavailableError(reason)
         self.api_key = API_KEY
         self._root = Path(tempfile.mkdtemp(prefix="opensandbox-"))
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
-        self._port: int = self._socket.getsockname()[1]
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.domain = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        """Host and port, as the SDK takes them."""
         self._journal = Journal()
-        self._runtime = Runtime(self._root, on_opened=self._listen, on_closed=self._deafen)
-        lifecycle = Lifecycle(self._runtime, api_key=self.api_key, origin=self.domain)
-        self._connections = Connections(self._journal, self._runtime, lifecycle)
+        self._lifecycle = Lifecycle(
+            self._root,
+            api_key=self.api_key,
+            origin=self.domain,
+            on_opened=self._listen,
+            on_closed=self._close_port,
+        )
         self._servers: dict[str, asyncio.Server] = {}
         self._open: dict[asyncio.StreamWriter, str | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,11 +105,6 @@ class OpenSandboxServer:
         self._thread.start()
 
     @property
-    def domain(self) -> str:
-        """Host and port, as the SDK takes them."""
-        return f"127.0.0.1:{self._port}"
-
-    @property
     def variables(self) -> Mapping[str, str]:
         """Environment variables that lead the SDK here."""
         return {"OPEN_SANDBOX_DOMAIN": self.domain, "OPEN_SANDBOX_API_KEY": self.api_key}
@@ -80,7 +112,7 @@ class OpenSandboxServer:
     @property
     def requests(self) -> list[CapturedRequest]:
         """All requests so far, in order of arrival."""
-        return self._journal.requests
+        return self._journal.matching("*", "*")
 
     @property
     def calls(self) -> Counter[tuple[str, str]]:
@@ -90,17 +122,17 @@ class OpenSandboxServer:
     @property
     def allowed_host_paths(self) -> list[Path]:
         """Directories of the host under which volumes may stand; none at first."""
-        return self._runtime.allowed_host_paths
+        return self._lifecycle.allowed_host_paths
 
     @property
     def sandbox_ids(self) -> list[str]:
         """Sandboxes that are there, oldest first; expired ones may still be among them."""
-        return [*self._runtime.sandboxes]
+        return [*self._lifecycle.sandboxes]
 
     @property
     def snapshot_ids(self) -> list[str]:
         """Snapshots that are there, oldest first."""
-        return [*self._runtime.snapshots]
+        return [*self._lifecycle.snapshots]
 
     def matching(self, method: str, path: str) -> list[CapturedRequest]:
         """Requests of a method (or `*`) whose path fits a pattern with `*` and `?`."""
@@ -124,10 +156,11 @@ class OpenSandboxServer:
         Args:
             method: Such as `POST`, or `*`.
             path: Pattern, such as `/v1/sandboxes/*` or, of the daemon of any sandbox, `/command`.
+            action: What happens to them.
             skip: So many fitting requests pass first.
             times: So many are concerned then; None for all.
         """
-        self._journal.add(Fault(method, path, action, skip=skip, times=times))
+        self._journal.add(Fault(method, path, action, skip, times))
 
     def clear_faults(self) -> None:
         """Let everything go well again."""
@@ -135,25 +168,21 @@ class OpenSandboxServer:
 
     def advance(self, seconds: float) -> None:
         """Let time pass; sandboxes whose time is over are gone when this returns."""
-        self._runtime.clock.advance(seconds)
-        self._await(self._runtime.expire())
+        self._lifecycle.ahead += timedelta(seconds=seconds)
+        self._await(self._lifecycle.expire())
 
     def root_of(self, sandbox_id: str) -> Path:
         """Where the tree of a sandbox stands on this machine; its volumes are not in it."""
-        return self._runtime.sandboxes[sandbox_id].container.root
+        return self._lifecycle.sandboxes[sandbox_id].container.root
 
-    def crash(self, sandbox_id: str) -> None:
-        """End the processes of a sandbox; it stays in the list, and its port stays open."""
-        self._await(self._runtime.sandboxes[sandbox_id].container.stop())
+    def restart(self) -> None:
+        """Break all connections and start the processes of all sandboxes anew; ports stay."""
 
-    def restart(self, *, sandboxes: Literal["fresh", "kept"] = "fresh") -> None:
-        """Break all connections, as a restart of the server does; ports stay the same.
+        async def restart() -> None:
+            _abort(list(self._open))
+            await self._lifecycle.renew_processes()
 
-        Args:
-            sandboxes: `fresh` also starts their processes anew on the same files, so that commands
-                and code contexts are forgotten; `kept` leaves them alone.
-        """
-        self._await(self._renew(sandboxes))
+        self._await(restart())
 
     def close(self) -> None:
         """Cut every connection, end every process, delete every file.
@@ -165,7 +194,7 @@ class OpenSandboxServer:
             with contextlib.suppress(RuntimeError):  # the loop may end by itself in between
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(_TIMEOUT)
-        complaints = self._runtime.complaints()
+        complaints = self._lifecycle.complaints()
         remove_tree(self._root)
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -176,16 +205,13 @@ class OpenSandboxServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _await(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_TIMEOUT)
+
+    # ------------------------------------------------------------ ports
 
     def _run(self) -> None:
         try:
@@ -209,8 +235,8 @@ class OpenSandboxServer:
             for task in [*self._tasks]:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._abort(writers)
-            await self._runtime.stop()
+            _abort(writers)
+            await self._lifecycle.stop()
             await asyncio.sleep(0)
 
     def _accept(
@@ -220,8 +246,7 @@ class OpenSandboxServer:
         sandbox_id: str | None,
     ) -> None:
         self._open[writer] = sandbox_id
-        talk = self._connections.converse(reader, writer, sandbox_id)
-        task = self._loop.create_task(talk)
+        task = self._loop.create_task(self._converse(reader, writer, sandbox_id))
         self._tasks.add(task)
 
         def forget(done: asyncio.Task[None]) -> None:
@@ -242,11 +267,10 @@ class OpenSandboxServer:
         sandbox.port = server.sockets[0].getsockname()[1]
         self._servers[sandbox.id] = server
 
-    async def _deafen(self, sandbox: Sandbox) -> None:
+    async def _close_port(self, sandbox: Sandbox) -> None:
         """Close the port of a sandbox that is gone, and break what is connected to it."""
-        await self._stop_listening(self._servers[sandbox.id])
-        self._servers.pop(sandbox.id)
-        self._abort([writer for writer, owner in self._open.items() if owner == sandbox.id])
+        await self._stop_listening(self._servers.pop(sandbox.id))
+        _abort([writer for writer, owner in self._open.items() if owner == sandbox.id])
 
     async def _stop_listening(self, *servers: asyncio.Server) -> None:
         """Close ports; what is just being accepted becomes a connection first.
@@ -260,12 +284,124 @@ class OpenSandboxServer:
         for server in servers:
             server.close()
 
-    async def _renew(self, sandboxes: Literal["fresh", "kept"]) -> None:
-        self._abort(list(self._open))
-        if sandboxes == "fresh":
-            await self._runtime.renew_processes()
+    # ------------------------------------------------------------ connections
 
-    @staticmethod
-    def _abort(writers: list[asyncio.StreamWriter]) -> None:
-        for writer in writers:
-            writer.transport.abort()
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sandbox_id: str | None
+    ) -> None:
+        """Answer the requests of one connection until either side ends it."""
+        try:
+            while (request := await read_request(reader)) is not None:
+                await self._reply(_addressed(request, sandbox_id), writer)
+        except _BreakError as exc:
+            if exc.how == "reset":
+                connection = writer.get_extra_info("socket")
+                linger = struct.pack("ii", 1, 0)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        except ConnectionError:
+            pass  # the client hung up in the middle of an answer
+        finally:
+            writer.close()
+
+    async def _reply(self, request: CapturedRequest, writer: asyncio.StreamWriter) -> None:
+        action = self._journal.note(request)
+        if isinstance(action, Answer):
+            reply: Reply | Exchange = action.to_reply()
+        else:
+            if isinstance(action, Drop) and action.when == "before":
+                raise _BreakError(action.how)
+            if isinstance(action, Gate):
+                await _stand_at(action)
+            reply = await self._carry_out(request)
+        if isinstance(reply, Exchange):
+            await _relay(reply, action, writer)
+            return
+        if isinstance(action, Drop):
+            raise _BreakError(action.how)
+        writer.write(reply.encode())
+        await writer.drain()
+
+    async def _carry_out(self, request: CapturedRequest) -> Exchange | Reply:
+        """Answer as the lifecycle API, or have the daemon of a sandbox answer."""
+        if request.sandbox_id is None:
+            reply = await self._lifecycle.answer(request)
+            own = {"server": "uvicorn", "vary": "Origin", "x-request-id": uuid.uuid4().hex}
+            return replace(reply, headers={**own, **reply.headers})
+        await self._lifecycle.expire()
+        sandbox = self._lifecycle.sandboxes.get(request.sandbox_id)
+        if sandbox is None:
+            text = f"Sandbox {request.sandbox_id} not found."
+            return error_reply(404, "DOCKER::SANDBOX_NOT_FOUND", text)
+        if request.path.startswith("/proxy/") or request.method not in _METHODS:
+            return Reply(502, b"no service listens on this port")
+        try:
+            return await sandbox.container.exchange(request)
+        except BrokenExchangeError as exc:
+            raise _BreakError from exc
+
+
+async def _relay(exchange: Exchange, action: Action | None, writer: asyncio.StreamWriter) -> None:
+    """Pass on what a daemon answers, as far as the fault lets it."""
+    async with aclosing(exchange.blocks) as blocks:
+        try:
+            if isinstance(action, Drop):
+                async for _ in blocks:
+                    pass
+                raise _BreakError(action.how)
+            if not exchange.is_stream:
+                body = b"".join([block async for block in blocks])
+                writer.write(encode_head(exchange.status, exchange.headers, length=len(body)))
+                writer.write(body)
+                await writer.drain()
+                return
+            cut = action if isinstance(action, CutStream) else None
+            n_sent = 0
+            writer.write(encode_head(exchange.status, exchange.headers, length=None))
+            async for block in blocks:
+                frames = block.split(_FRAME_END)[:-1]
+                if cut is not None and n_sent + len(frames) >= cut.n_frames:
+                    rest = frames[: cut.n_frames - n_sent]
+                    if rest:
+                        writer.write(encode_chunk(b"".join(each + _FRAME_END for each in rest)))
+                        await writer.drain()
+                    raise _BreakError(cut.how)
+                n_sent += len(frames)
+                writer.write(encode_chunk(block))
+                await writer.drain()
+            writer.write(encode_chunk(b""))
+            await writer.drain()
+        except BrokenExchangeError as exc:
+            raise _BreakError from exc
+
+
+def _addressed(request: CapturedRequest, sandbox_id: str | None) -> CapturedRequest:
+    """The request with the sandbox it is meant for, and without the prefix of the proxy."""
+    path = request.path
+    if sandbox_id is None:
+        through = _SERVER_PROXY.fullmatch(path)
+        if through is None:
+            return request
+        sandbox_id, path = through[1], through[2]
+    proxied = _PROXY.fullmatch(path)
+    if proxied is not None and proxied[1] == DAEMON_PORT:
+        path = proxied[2] or "/"
+    return replace(request, path=path, sandbox_id=sandbox_id)
+
+
+async def _stand_at(gate: Gate) -> None:
+    """Wait for the release of a gate."""
+    released = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # released after the server was closed
+            loop.call_soon_threadsafe(released.set)
+
+    gate.on_release(wake)
+    gate.reached.set()
+    await released.wait()
+
+
+def _abort(writers: list[asyncio.StreamWriter]) -> None:
+    for writer in writers:
+        writer.transport.abort()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -149,13 +150,17 @@ class BubblewrapBackend(HostBackend):
         try:
             await super().aclose(native)
         finally:
-            # Now that its processes have gone: a group with members cannot be removed.
+            # Now that its processes have gone: a group with members cannot be removed. On its own,
+            # so that it goes on where this is cancelled.
             preparing = self._preparations.pop(native, None)
             if preparing is not None and preparing.is_started:
-                with contextlib.suppress(OSError, BackendError):
-                    preparation = await preparing.aresult(partial(self._preparation, native))
-                    if preparation.remove is not None:
-                        await runtime().call_in_worker(preparation.remove)
+                await asyncio.shield(self._remove_group(native, preparing))
+
+    async def _remove_group(self, native: HostSandbox, preparing: SharedJob[_Preparation]) -> None:
+        with contextlib.suppress(OSError, BackendError):
+            preparation = await preparing.aresult(partial(self._preparation, native))
+            if preparation.remove is not None:
+                await runtime().call_in_worker(preparation.remove)
 
     async def adispatch(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
         if not isinstance(op, BackendToolCommandRun | BackendToolCodeRun):

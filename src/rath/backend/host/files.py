@@ -15,7 +15,13 @@ from typing import IO, TypeVar
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.file_tools import DiskFile, OpenFile, run_file_tool, run_now, write_effect
 from rath.backend.host.changes import exact_change
-from rath.backend.host.paths import Workspace, WorkspacePlace, forget_temporary, new_temporary
+from rath.backend.host.paths import (
+    Workspace,
+    WorkspacePlace,
+    descriptor,
+    forget_temporary,
+    new_temporary,
+)
 from rath.backend.results import FileEntry, ToolResult
 from rath.backend.tool_types import FileTool
 
@@ -113,15 +119,12 @@ class HostFiles:
 
     async def entries(self, path: str) -> Iterable[FileEntry]:
         with self.workspace.locate(path) as place:
-            fd = place.open(os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                with os.scandir(fd) as scan:
-                    found = [
-                        (entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
-                        for entry in scan
-                    ]
-            finally:
-                os.close(fd)
+            flags = os.O_RDONLY | os.O_DIRECTORY
+            with descriptor(place.open(flags)) as fd, os.scandir(fd) as scan:
+                found = [
+                    (entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
+                    for entry in scan
+                ]
         return [
             FileEntry(
                 name,
@@ -184,8 +187,7 @@ def _write_atomically(
     """Put a content in place by a rename: a reader, a crash or a hard link never meets a part."""
     temporary = new_temporary(".rath_write_", ".tmp")
     try:
-        fd = os.open(temporary, _CREATE, 0o600, dir_fd=place.directory)
-        try:
+        with descriptor(os.open(temporary, _CREATE, 0o600, dir_fd=place.directory)) as fd:
             left = memoryview(content.data)
             while left:
                 content.commit.check()
@@ -199,8 +201,6 @@ def _write_atomically(
             with contextlib.suppress(OSError):
                 os.fchmod(fd, content.mode & _PERMISSIONS)
             mode = os.fstat(fd).st_mode
-        finally:
-            os.close(fd)
         with lock, exact_change() as change:
             before, before_mode = _content(place) if change.is_wanted else (None, None)
             content.commit.pass_by()

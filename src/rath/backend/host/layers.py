@@ -24,7 +24,14 @@ from rath._async.runtime import runtime
 from rath._core.files import FileLock, forget, keep_from_children
 from rath._core.retention import remove_tree
 from rath.backend.file_tools import OutsideWorkspace
-from rath.backend.host.paths import OPEN_DIRECTORY, Workspace, is_temporary
+from rath.backend.host.paths import (
+    MAX_DEPTH,
+    OPEN_DIRECTORY,
+    Workspace,
+    descriptor,
+    is_temporary,
+    write_all,
+)
 from rath.backend.host.process import Command
 from rath.backend.host.scan import TreeSource
 from rath.backend.persistence.paths import ensure_forks_root
@@ -38,9 +45,6 @@ LayerKind = Literal["frozen", "overlay", "reflink", "copy"]
 
 LOCK_NAME = "lock"
 """File in each directory of a fork; who may delete the directory holds the lock on it."""
-
-MAX_DEPTH = 256
-"""How deep directories may be nested: two descriptors are held for each level; a guess."""
 
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FICLONE = 0x40049409
@@ -80,15 +84,11 @@ def copy_tree(source: str, target: str) -> Literal["reflink", "copy"]:
         os.mkdir(target, 0o700)
         around = os.stat(os.path.dirname(os.path.dirname(target)))
         copier = _Copier((around.st_dev, around.st_ino))
-        reading = os.open(source, OPEN_DIRECTORY)
-        try:
-            writing = os.open(target, OPEN_DIRECTORY)
-            try:
-                copier.copy_directory(reading, writing, "", 0)
-            finally:
-                os.close(writing)
-        finally:
-            os.close(reading)
+        with (
+            descriptor(os.open(source, OPEN_DIRECTORY)) as reading,
+            descriptor(os.open(target, OPEN_DIRECTORY)) as writing,
+        ):
+            copier.copy_directory(reading, writing, "", 0)
     except OSError as exc:
         raise CopyFailed(source, exc) from exc
     return "reflink" if copier.is_cloning else "copy"
@@ -126,19 +126,13 @@ class _Copier:
     def _copy_below(self, source: int, target: int, name: str, path: str, depth: int) -> None:
         if depth == MAX_DEPTH:
             raise OSError(errno.ENAMETOOLONG, f"directories are nested over {MAX_DEPTH} deep")
-        inner = os.open(name, OPEN_DIRECTORY, dir_fd=source)
-        try:
+        with descriptor(os.open(name, OPEN_DIRECTORY, dir_fd=source)) as inner:
             state = os.fstat(inner)
             if (state.st_dev, state.st_ino) == self._left_out:
                 return
             os.mkdir(name, 0o700, dir_fd=target)
-            made = os.open(name, OPEN_DIRECTORY, dir_fd=target)
-            try:
-                self.copy_directory(inner, made, path, depth + 1)
-            finally:
-                os.close(made)
-        finally:
-            os.close(inner)
+            with descriptor(os.open(name, OPEN_DIRECTORY, dir_fd=target)) as copy:
+                self.copy_directory(inner, copy, path, depth + 1)
 
     def _copy_entry(self, source: int, target: int, name: str) -> None:
         state = os.stat(name, dir_fd=source, follow_symlinks=False)
@@ -153,20 +147,14 @@ class _Copier:
             os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
 
     def _copy_file(self, source: int, target: int, name: str) -> None:
-        reading = os.open(name, _SOURCE, dir_fd=source)
-        try:
+        with descriptor(os.open(name, _SOURCE, dir_fd=source)) as reading:
             state = os.fstat(reading)
             if not stat.S_ISREG(state.st_mode):
                 return
-            writing = os.open(name, _CREATE, 0o600, dir_fd=target)
-            try:
+            with descriptor(os.open(name, _CREATE, 0o600, dir_fd=target)) as writing:
                 if not self._clone(reading, writing):
                     self._copy_content(reading, writing, state)
                 self._keep_metadata(writing, state)
-            finally:
-                os.close(writing)
-        finally:
-            os.close(reading)
 
     def _clone(self, reading: int, writing: int) -> bool:
         if self.is_cloning:
@@ -182,7 +170,7 @@ class _Copier:
         if state.st_size <= _BUFFER_BYTES:
             n_bytes = os.readv(reading, [self._buffer])
             while n_bytes:
-                _write_all(writing, memoryview(self._buffer)[:n_bytes])
+                write_all(writing, memoryview(self._buffer)[:n_bytes])
                 n_bytes = os.readv(reading, [self._buffer])
             return
         for start, end in _filled(reading, state):
@@ -198,11 +186,6 @@ class _Copier:
 
     def _is_foreign(self, state: os.stat_result) -> bool:
         return (state.st_uid, state.st_gid) != self._own
-
-
-def _write_all(fd: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
 
 
 def _filled(fd: int, state: os.stat_result) -> Iterator[tuple[int, int]]:
@@ -229,7 +212,7 @@ def _copy_range(reading: int, writing: int, start: int, end: int) -> None:
         data = os.read(reading, min(end - start, _BUFFER_BYTES))
         if not data:
             return
-        _write_all(writing, memoryview(data))
+        write_all(writing, memoryview(data))
         start += len(data)
 
 
@@ -454,13 +437,10 @@ def _apply(workspace: Workspace, path: str, new: NewFile | None) -> None:
             if new is not None:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(found.name, dir_fd=found.directory)
-            directory = found.open(os.O_RDONLY | os.O_DIRECTORY)
-            try:
+            with descriptor(found.open(os.O_RDONLY | os.O_DIRECTORY)) as directory:
                 _remove(directory, name)
                 if new is not None:
                     _put(directory, name, new)
-            finally:
-                os.close(directory)
     except (FileNotFoundError, NotADirectoryError):
         if new is not None:
             raise

@@ -22,15 +22,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rath._core.files import forget, keep_from_children
 from rath.backend.changes import EffectPolicy, ScanCache, TreeState
 from rath.backend.host.layers import Layer, LayerDirectory, LayerKind
-from rath.backend.host.paths import OPEN_DIRECTORY
+from rath.backend.host.paths import MAX_DEPTH, OPEN_DIRECTORY, descriptor
 from rath.backend.host.process import Command
-from rath.backend.host.scan import MAX_DEPTH, Keep, fill, scan, stat_scan
+from rath.backend.host.scan import Keep, fill, scan, stat_scan
 
 READY_SECONDS = 5.0
 """How long a mount may take before it is given up; it takes 10 ms."""
@@ -274,20 +274,6 @@ class NotPlain(Exception):
     """The upper directory says something that only the kernel resolves, as redirects do."""
 
 
-@dataclass(slots=True)
-class _UpperMarks:
-    """What an upper directory says of the one below, besides its files."""
-
-    hidden: list[str] = field(default_factory=list[str])
-    """Paths at which nothing of the lower directory is seen, nor below them."""
-
-    replaced: list[str] = field(default_factory=list[str])
-    """Directories, which merge with one below and hide a file."""
-
-    whiteouts: set[str] = field(default_factory=set[str])
-    """Entries that only say that something was removed."""
-
-
 class OverlaySource:
     """Looks at an overlay by its two directories; O(what was changed) after the first look.
 
@@ -312,7 +298,7 @@ class OverlaySource:
         if lower.is_too_large or not self._is_plain:
             return scan(self._door, policy, known=known, keep=keep)
         try:
-            marks = _marks(self._upper, policy, self.namespace)
+            marks = _UpperMarks(self._upper, policy, self.namespace)
         except NotPlain:
             self._is_plain = False
             fill(self._lower, lower, lower.files, keep=keep)
@@ -376,40 +362,40 @@ def _above(path: str) -> Iterator[str]:
         path = end
 
 
-def _marks(upper: str, policy: EffectPolicy, namespace: Namespace) -> _UpperMarks:
-    """Walk an upper directory; raises `NotPlain`."""
-    found = _UpperMarks()
-    with contextlib.suppress(FileNotFoundError):
-        fd = os.open(upper, OPEN_DIRECTORY)
-        try:
-            _UpperWalk(policy, namespace, found).through(fd, "")
-        finally:
-            os.close(fd)
-    return found
+class _UpperMarks:
+    """What an upper directory says of the one below, besides its files; raises `NotPlain`."""
 
+    def __init__(self, upper: str, policy: EffectPolicy, namespace: Namespace) -> None:
+        self.hidden: list[str] = []
+        """Paths at which nothing of the lower directory is seen, nor below them."""
+        self.replaced: list[str] = []
+        """Directories, which merge with one below and hide a file."""
+        self.whiteouts: set[str] = set()
+        """Entries that only say that something was removed."""
+        self._ignore = policy.ignore
+        self._namespace = namespace
+        with (
+            contextlib.suppress(FileNotFoundError),
+            descriptor(os.open(upper, OPEN_DIRECTORY)) as fd,
+        ):
+            self._walk(fd, "")
 
-@dataclass(slots=True)
-class _UpperWalk:
-    policy: EffectPolicy
-    namespace: Namespace
-    found: _UpperMarks
-
-    def through(self, fd: int, prefix: str) -> None:
+    def _walk(self, fd: int, prefix: str) -> None:
         directories: list[str] = []
         with os.scandir(fd) as entries:
             for entry in entries:
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    self.found.replaced.append(path)
-                    if entry.name not in self.policy.ignore:
+                    self.replaced.append(path)
+                    if entry.name not in self._ignore:
                         directories.append(entry.name)
                     continue
-                self.found.hidden.append(path)
+                self.hidden.append(path)
                 if entry.is_file(follow_symlinks=False):
                     if self._mark(fd, entry.name, "metacopy") is not None:
                         raise NotPlain(f"{path!r} holds metadata only")
                 elif _is_whiteout(entry):
-                    self.found.whiteouts.add(path)
+                    self.whiteouts.add(path)
         for name in directories:
             self._enter(fd, prefix, name)
 
@@ -421,23 +407,21 @@ class _UpperWalk:
             raise NotPlain(f"{path!r} is redirected")
         opaque = self._mark(above, name, "opaque")
         if opaque == b"y":
-            self.found.hidden.append(path)
+            self.hidden.append(path)
         elif opaque is not None:
             raise NotPlain(f"{path!r} is marked as {opaque!r}")
         try:
             fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
         except OSError:
             return  # gone, or closed to us: then the scan of the upper directory tells so
-        try:
-            self.through(fd, f"{path}/")
-        finally:
-            os.close(fd)
+        with descriptor(fd):
+            self._walk(fd, f"{path}/")
 
     def _mark(self, directory: int, name: str, kind: str) -> bytes | None:
         """Return an attribute that the kernel put on an entry, None where there is none."""
         path = f"/proc/self/fd/{directory}/{name}"
         try:
-            return os.getxattr(path, f"{self.namespace}.overlay.{kind}", follow_symlinks=False)
+            return os.getxattr(path, f"{self._namespace}.overlay.{kind}", follow_symlinks=False)
         except OSError as exc:
             if exc.errno in (errno.ENODATA, errno.ENOTSUP, errno.ENOENT):
                 return None

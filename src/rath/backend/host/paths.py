@@ -22,6 +22,10 @@ from rath.backend.file_tools import OutsideWorkspace
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a directory is opened that must be no link."""
 
+MAX_DEPTH = 256
+"""How deep directories may be nested that are scanned or copied: each level holds descriptors open;
+a guess."""
+
 MAX_LINKS = 40
 """Symbolic links followed in one path before it counts as a loop, as in the Linux kernel."""
 
@@ -34,6 +38,21 @@ PRUNE_SECONDS = 1.0
 # O_PATH needs no right to list a directory, only to pass through it; Linux has it.
 _PASS_THROUGH = OPEN_DIRECTORY | getattr(os, "O_PATH", 0)
 _NAME = re.compile(r"rath-.+?-(\d+)-(\d+)-(\d+)-[0-9a-f]+")
+
+
+@contextlib.contextmanager
+def descriptor(fd: int) -> Generator[int]:
+    """Give an open descriptor, and close it at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: memoryview) -> None:
+    """Write all of some bytes."""
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import IO
 
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
+from rath.backend.host.paths import write_all
 from rath.backend.host.supervisor import (
     Leftovers,
     SupervisedCommand,
@@ -87,7 +88,7 @@ class CommandEnd:
     result: CommandResult
     timed_out: bool
     report: bytes | None = None
-    """What it wrote to `STATUS_NUMBER`, where it was given that; 64 KiB at most."""
+    """What it wrote to `STATUS_NUMBER`, where it was given that."""
 
     has_exited: bool = True
     """False when it was told to end and something of it was seen to run on."""
@@ -115,14 +116,12 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
     started = time.perf_counter()
     with contextlib.ExitStack() as held:
         # One by one: where the second cannot be made, the first is let go.
-        streams: list[Capture] = []
-        for _ in range(2):
-            streams.append(Capture())
-            held.callback(streams[-1].drop)
-        report = StatusPipe() if command.reports and is_supported() else None
-        if report is not None:
-            held.callback(report.close)
-        running = await _started(command, streams, report)
+        captures: dict[int, Capture] = {}
+        reports = command.reports and is_supported()
+        for number in (1, 2, STATUS_NUMBER) if reports else (1, 2):
+            captures[number] = Capture()
+            held.callback(captures[number].drop)
+        running = await _started(command, captures)
         try:
             left = max(limit - (time.perf_counter() - started), 0.0)
             await asyncio.wait([running.ended], timeout=left)
@@ -139,26 +138,30 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
                 leftovers.add(running)
         if running.failure is not None and not timed_out:
             raise running.failure
-        await finish(*streams)
+        stdout, stderr = captures[1], captures[2]
+        await finish(stdout, stderr)
         elapsed_ms = (time.perf_counter() - started) * 1000.0
         result = CommandResult(
             running.exit_code,
-            streams[0].text(),
-            streams[1].text(),
+            stdout.text(),
+            stderr.text(),
             elapsed_ms,
-            await streams[0].whole(),
-            await streams[1].whole(),
+            await stdout.whole(),
+            await stderr.whole(),
         )
-        message = None if report is None else report.read()
-        return CommandEnd(result, timed_out, message, running.has_exited)
+        report = None
+        if reports:
+            captures[STATUS_NUMBER].read_on()
+            report = captures[STATUS_NUMBER].text()
+        return CommandEnd(result, timed_out, report, running.has_exited)
 
 
 async def _started(
-    command: Command, streams: Sequence[Capture], report: StatusPipe | None
+    command: Command, captures: Mapping[int, Capture]
 ) -> SupervisedCommand | GroupCommand:
     if not command.argv or not command.argv[0]:
         raise ValueError("the command is empty; name a program to run")
-    descriptors = {number: stream.writer for number, stream in enumerate(streams, start=1)}
+    descriptors = {number: capture.writer for number, capture in captures.items()}
     stdin = -1
     try:
         if command.stdin is not None:
@@ -170,8 +173,6 @@ async def _started(
                 env=command.env,
                 descriptors=list(descriptors.values()),
             )
-        if report is not None:
-            descriptors[STATUS_NUMBER] = report.writer
         return await supervisor().start(
             _payload(command, descriptors),
             list(descriptors.values()),
@@ -179,10 +180,8 @@ async def _started(
             directory=command.cwd,
         )
     finally:
-        for stream in streams:
-            stream.close_writer()
-        if report is not None:
-            report.close_writer()
+        for capture in captures.values():
+            capture.close_writer()
         if stdin >= 0:
             os.close(stdin)
 
@@ -221,9 +220,7 @@ def _filled(data: bytes) -> int:
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_all(descriptor, memoryview(data))
         os.lseek(descriptor, 0, os.SEEK_SET)
     except BaseException:
         os.close(descriptor)
@@ -525,9 +522,7 @@ class Capture:
             if self._spool is None:
                 # Closed by `whole` or by `drop`. Without a buffer: that would fail at the end.
                 self._spool = tempfile.TemporaryFile(buffering=0, prefix="rath-output-")  # noqa: SIM115
-            view = memoryview(data)
-            while view:
-                view = view[self._spool.write(view) :]
+            write_all(self._spool.fileno(), memoryview(data))
         except OSError:
             self._is_lost = True
             spool, self._spool = self._spool, None
@@ -538,31 +533,6 @@ class Capture:
         os.close(self._reader)
         if not self._closed.done():
             self._closed.set_result(None)
-
-
-class StatusPipe:
-    """A pipe on which a program tells something apart from its output, of 64 KiB at most."""
-
-    def __init__(self) -> None:
-        self._reader, self.writer = os.pipe()
-        os.set_blocking(self._reader, False)
-
-    def close_writer(self) -> None:
-        """Close our own copy of the end that the program writes to."""
-        if self.writer >= 0:
-            os.close(self.writer)
-            self.writer = -1
-
-    def read(self) -> bytes:
-        """Return what is there; called when the program has ended."""
-        with contextlib.suppress(BlockingIOError):
-            return os.read(self._reader, _CHUNK_BYTES)
-        return b""
-
-    def close(self) -> None:
-        """Close both ends."""
-        self.close_writer()
-        os.close(self._reader)
 
 
 async def finish(*captures: Capture) -> None:

@@ -274,6 +274,9 @@ class LayeredSandbox(HostSandbox):
                 with contextlib.suppress(CopyFailed):
                     await self._alayer()
             if self.layer is not None:
+                # The number of its descriptor may be that of another directory soon: what is
+                # frozen and was not kept is lost, and not to be looked for there.
+                self.tree.door = ""
                 await runtime().call_in_worker(self.layer.close)
             await self._directory.aremove()
 

@@ -26,7 +26,7 @@ from rath.backend.changes import (
     StatKey,
     TreeState,
 )
-from rath.backend.host.paths import OPEN_DIRECTORY, is_temporary
+from rath.backend.host.paths import MAX_DEPTH, OPEN_DIRECTORY, descriptor, is_temporary
 
 RACY_NS = 20_000_000
 """A file that changed so shortly before it was read may change again within the same time stamp
@@ -35,9 +35,6 @@ notes of git: https://git-scm.com/docs/racy-git"""
 
 MAX_SCAN_BYTES = 4 << 30
 """How much one scan reads; what is left is read by the next one. A guess."""
-
-MAX_DEPTH = 256
-"""Directories below each other that are walked; each holds a descriptor open."""
 
 MAX_STORE_BYTES = 512 << 20
 """How much the store of one workspace holds, in bytes; a guess: a large source tree fits."""
@@ -116,20 +113,16 @@ def fill(
         max_bytes: Larger files stay unread; None reads them all, however long that takes.
     """
     limit = sys.maxsize if max_bytes is None else max_bytes
-    fd = os.open(root, OPEN_DIRECTORY)
-    try:
+    with descriptor(os.open(root, OPEN_DIRECTORY)) as fd:
         for path in paths:
             seen = state.files[path]
             if seen.state is None:
                 above, slash, name = path.rpartition("/")
-                with contextlib.suppress(OSError):
-                    directory = _open_below(fd, above + slash)
-                    try:
-                        _, seen.state = _read(directory, name, seen.mode, limit, keep)
-                    finally:
-                        os.close(directory)
-    finally:
-        os.close(fd)
+                with (
+                    contextlib.suppress(OSError),
+                    descriptor(_open_below(fd, above + slash)) as directory,
+                ):
+                    _, seen.state = _read(directory, name, seen.mode, limit, keep)
 
 
 class _Scan:
@@ -149,14 +142,12 @@ class _Scan:
         except OSError as exc:
             self._miss("", exc)
             return self._found
-        try:
+        with descriptor(fd):
             self._walk(fd, "", 0)
             if self._found.is_too_large:
                 return TreeState(is_too_large=True)
             for directory, names in self._unread.items() if reads else ():
                 self._read_in(fd, directory, names)
-        finally:
-            os.close(fd)
         return self._found
 
     def _walk(self, fd: int, prefix: str, depth: int) -> None:
@@ -204,10 +195,8 @@ class _Scan:
         except OSError as exc:
             self._miss(path, exc)
             return
-        try:
+        with descriptor(fd):
             self._walk(fd, path, depth + 1)
-        finally:
-            os.close(fd)
 
     def _miss(self, path: str, exc: OSError) -> None:
         # Gone since it was listed: then there is nothing to look at.
@@ -222,11 +211,9 @@ class _Scan:
             for name in names:
                 del self._found.files[directory + name]
             return
-        try:
+        with descriptor(fd):
             for name in names:
                 self._read(fd, name, directory + name)
-        finally:
-            os.close(fd)
 
     def _read(self, directory: int, name: str, path: str) -> None:
         seen = self._found.files[path]
@@ -251,11 +238,8 @@ def _open_below(root: int, directory: str) -> int:
     """Open a directory name by name, never through a link."""
     fd = os.dup(root)
     for name in directory.split("/")[:-1]:
-        try:
-            below = os.open(name, OPEN_DIRECTORY, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = below
+        with descriptor(fd) as above:
+            fd = os.open(name, OPEN_DIRECTORY, dir_fd=above)
     return fd
 
 
@@ -270,8 +254,7 @@ def _read(
         if keep is not None:
             keep(state.digest, target)
         return key, state
-    fd = os.open(name, _FILE, dir_fd=directory)
-    try:
+    with descriptor(os.open(name, _FILE, dir_fd=directory)) as fd:
         key = _key(os.fstat(fd))
         if not stat.S_ISREG(key[0]) or key[3] > max_bytes:
             return key, None
@@ -285,8 +268,6 @@ def _read(
                 break  # if it has grown, its key tells
         # Changed while it was read: the caller sees a key that is not the one of the walk.
         key = key if _key(os.fstat(fd)) == key else (*key[:5], -1)
-    finally:
-        os.close(fd)
     if size > max_bytes:
         return key, None
     state = FileState(digest.hexdigest(), size, key[0])

@@ -20,7 +20,7 @@ from rath.backend.host.layers import (
     apply_changes,
     copy_tree,
 )
-from rath.backend.host.paths import Workspace
+from rath.backend.host.paths import Workspace, descriptor
 from rath.backend.host.scan import fill, scan
 from rath.backend.snapshots import (
     Origin,
@@ -247,12 +247,11 @@ def _manifest(door: str) -> Manifest:
 def _read(door: str, path: str) -> bytes:
     above, _, name = path.rpartition("/")
     try:
-        with Workspace.inner(door).locate(above or ".") as place:
-            directory = place.open(os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                return _content(directory, name, path)
-            finally:
-                os.close(directory)
+        with (
+            Workspace.inner(door).locate(above or ".") as place,
+            descriptor(place.open(os.O_RDONLY | os.O_DIRECTORY)) as directory,
+        ):
+            return _content(directory, name, path)
     except (OutsideWorkspace, NotADirectoryError) as exc:
         raise missing_file(path) from exc
 

@@ -21,6 +21,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from rath._async.runtime import runtime
+from rath.backend.host.paths import descriptor
 from rath.backend.host.supervisor_process import (
     LENGTH,
     REPLY,
@@ -434,14 +435,10 @@ def end_stopped(runner: int) -> bool:
     deadline = time.monotonic() + STOPPED_SECONDS
     while (left := living_below(runner)) and time.monotonic() < deadline:
         for process in left:
-            with contextlib.suppress(OSError):
-                descriptor = os.pidfd_open(process[0])
-                try:
-                    # Looked at again: by now the number may belong to another process.
-                    if process_at(process[0]) == process:
-                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                finally:
-                    os.close(descriptor)
+            with contextlib.suppress(OSError), descriptor(os.pidfd_open(process[0])) as pidfd:
+                # Looked at again: by now the number may belong to another process.
+                if process_at(process[0]) == process:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         # The kernel tells only its parent when a process has ended.
         time.sleep(_PAUSE)
     with contextlib.suppress(OSError):

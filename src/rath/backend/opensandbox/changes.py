@@ -37,7 +37,7 @@ from rath.backend.effects import (
     paused_deadlines,
 )
 from rath.backend.opensandbox.connection import ROOT, Broken, RemoteError, SandboxGone
-from rath.backend.opensandbox.processes import CommandLine, run_line
+from rath.backend.opensandbox.processes import CommandLine, path_batches, run_line
 from rath.errors import BackendError
 
 if TYPE_CHECKING:
@@ -67,9 +67,6 @@ NOT_FETCHED = (
 
 _N_FETCHERS = 8
 """How many files are fetched side by side; a guess that spares small servers."""
-
-_BATCH = 2000
-"""How many files one command digests; a guess, with paths of 4 KiB an eighth of a list."""
 
 _NO_FIND = 65
 _KINDS = {"f": stat.S_IFREG, "l": stat.S_IFLNK}
@@ -401,13 +398,13 @@ async def _read(
 
         await gather([fetch] * min(_N_FETCHERS, len(plain)))
         plain = [each for each in plain if each.key not in cache]
-    for at in range(0, len(plain), _BATCH):
-        batch = plain[at : at + _BATCH]
-        digests = await _digests(client, [each.path for each in batch])
-        for each in batch:
-            digest = digests.get(each.path)
-            unknown = ScannedFile(each.key, None, False)
-            cache[each.key] = unknown if digest is None else each.scanned(digest)
+    digests: dict[str, str] = {}
+    for batch in path_batches(each.path for each in plain):
+        digests |= await _digests(client, batch)
+    for each in plain:
+        digest = digests.get(each.path)
+        unknown = ScannedFile(each.key, None, False)
+        cache[each.key] = unknown if digest is None else each.scanned(digest)
 
 
 def _small(files: Sequence[ListedFile]) -> list[ListedFile]:

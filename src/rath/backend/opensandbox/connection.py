@@ -206,8 +206,11 @@ class RequestRefused(RemoteError):
     @property
     def is_missing_file(self) -> bool:
         """Whether a path is not there."""
-        is_unnamed = self.status == 404 and "no such file" in str(self).lower()
-        return self.code == "FILE_NOT_FOUND" or is_unnamed
+        text = str(self).lower()
+        is_unnamed = self.status == 404 and "no such file" in text
+        # What would lie below a file the server calls an error of its own.
+        is_below_file = "lstat" in text and "not a directory" in text
+        return self.code == "FILE_NOT_FOUND" or is_unnamed or is_below_file
 
     @property
     def is_missing_sandbox(self) -> bool:

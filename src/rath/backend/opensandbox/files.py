@@ -21,7 +21,12 @@ from rath.backend.file_tools import (
     write_effect,
 )
 from rath.backend.opensandbox.connection import ROOT, Broken, RequestRefused
-from rath.backend.opensandbox.processes import CLEANUP_SECONDS, CommandLine, run_line
+from rath.backend.opensandbox.processes import (
+    CLEANUP_SECONDS,
+    CommandLine,
+    path_batches,
+    run_line,
+)
 from rath.backend.results import FileEntry, ToolExecutionFailure, ToolResult
 from rath.backend.snapshots import NewFile, missing_file
 from rath.backend.tool_types import FileTool
@@ -32,9 +37,6 @@ if TYPE_CHECKING:
 
 FILE_SECONDS = 60.0
 """How long a command that reads or writes files of the workspace may take; a guess."""
-
-_BATCH = 200
-"""How many paths are named in one command line; a guess well below what the kernel takes."""
 
 _REMOVE = (
     'for each; do if [ -d "$each" ] && [ ! -L "$each" ]; then rmdir -- "$each"; '
@@ -347,8 +349,8 @@ async def apply_changes(client: Client, changes: Mapping[str, NewFile | None]) -
 
 
 async def _remove(client: Client, paths: Sequence[str]) -> None:
-    for at in range(0, len(paths), _BATCH):
-        await _output(client, f"set -- {shlex.join(paths[at : at + _BATCH])}\n{_REMOVE}")
+    for batch in path_batches(paths):
+        await _output(client, f"set -- {shlex.join(batch)}\n{_REMOVE}")
 
 
 async def _output(client: Client, text: str) -> bytes:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import re
 import shlex
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import uuid4
@@ -66,6 +67,9 @@ MAX_OUTPUT_BYTES = 1 << 20
 
 MAX_STORED_BYTES = 16 << 20
 """Limit of the full output that is returned beside a truncated one; a longer one stays there."""
+
+MAX_NAMES_BYTES = 64 << 10
+"""Limit of the paths that one command line is given; the kernel takes 128 KiB in one argument."""
 
 MARK = "RATH_COMMAND"
 """Variable by which the processes of a command are found."""
@@ -243,6 +247,21 @@ class LineEnd:
         """Return why it failed, in short."""
         text = self.streams.stderr.decode(errors="replace").strip()[:200]
         return self.loss or text or f"exit code {self.exit_code}"
+
+
+def path_batches(paths: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the paths in lists that, quoted, are no longer than `MAX_NAMES_BYTES`, or one path."""
+    batch: list[str] = []
+    n_bytes = 0
+    for path in paths:
+        size = len(os.fsencode(shlex.quote(path))) + 1
+        if batch and n_bytes + size > MAX_NAMES_BYTES:
+            yield batch
+            batch, n_bytes = [], 0
+        batch.append(path)
+        n_bytes += size
+    if batch:
+        yield batch
 
 
 async def run_line(client: Client, line: CommandLine) -> LineEnd:

@@ -6,17 +6,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rath.conformance.contract import (
-    Clauses,
-    HandleSubject,
-    Skipped,
-    excerpt,
-    expect,
-    expect_equal,
-    expect_error,
-    expect_failure,
-    expect_kind,
-)
+from rath.conformance import contract
 from rath.errors import MemoryStoreClosed, UnsupportedMemoryOp
 from rath.memory import op_types as ops
 from rath.memory import results as res
@@ -41,7 +31,7 @@ _AT: Mapping[type[ops.MemoryOp], Callable[[str], ops.MemoryOp]] = {
 """Every operation with a URI; those that change something come last."""
 
 
-class MemorySubject(HandleSubject):
+class MemorySubject(contract.HandleSubject):
     """An open store, and a directory of it that nobody else uses."""
 
     def __init__(self, store: MemoryStore, uri: str, spec: MemoryStoreSpec | None) -> None:
@@ -83,10 +73,10 @@ class MemorySubject(HandleSubject):
 
     def last_holder_closes(self) -> None:
         with self.store, self.store:
-            expect_equal(self.store.refcount, 2, "as refcount")
+            contract.expect_equal(self.store.refcount, 2, "as refcount")
         # A blocking `close` of a backend runs soon after; closing again waits for it.
         self.backend.close(self.store)
-        expect(self.store.closed, "a closed store after the last release")
+        contract.expect(self.store.closed, "a closed store after the last release")
 
     def at(self, name: str) -> str:
         """Return the URI of a name below the directory."""
@@ -94,12 +84,12 @@ class MemorySubject(HandleSubject):
 
     def ask(self, op: ops.MemoryOp, kind: type[R]) -> R:
         """Return the result of an operation, which must be of that type."""
-        return expect_kind(self.store.dispatch(op), kind, op)
+        return contract.expect_kind(self.store.dispatch(op), kind, op)
 
     def expect_refusal(self, kind: str, *requests: ops.MemoryOp) -> None:
         """Run operations, each of which must fail in that way."""
         for op in requests:
-            expect_failure(self.store.dispatch(op), res.MemoryExecutionFailure, kind, op)
+            contract.expect_failure(self.store.dispatch(op), res.MemoryExecutionFailure, kind, op)
 
     def write(
         self,
@@ -121,8 +111,8 @@ class MemorySubject(HandleSubject):
             and isinstance(found, res.MemoryExecutionFailure)
             and found.kind == "unsupported"
         ):
-            raise Skipped(f"it refuses what it cannot keep: {found.message}")
-        expect_kind(found, res.MemoryWriteResult, op)
+            raise contract.Skipped(f"it refuses what it cannot keep: {found.message}")
+        contract.expect_kind(found, res.MemoryWriteResult, op)
         return op.uri
 
     def commit(self, session: str, *messages: object) -> res.MemoryCommitResult:
@@ -135,14 +125,16 @@ class MemorySubject(HandleSubject):
 
     def expect_text(self, uri: str, expected: str) -> None:
         """Read a note, which must hold that text."""
-        expect_equal(self.read(uri), expected, f"at {uri}")
+        contract.expect_equal(self.read(uri), expected, f"at {uri}")
 
     def has(self, uri: str) -> bool:
         """Return whether a note can be read; `not_found` is the only other answer allowed."""
         found = self.store.dispatch(ops.MemoryOpRead(uri))
         if isinstance(found, res.MemoryReadResult):
             return True
-        expect_failure(found, res.MemoryExecutionFailure, "not_found", ops.MemoryOpRead(uri))
+        contract.expect_failure(
+            found, res.MemoryExecutionFailure, "not_found", ops.MemoryOpRead(uri)
+        )
         return False
 
     def find(self, query: str, *, top_k: int = 8) -> tuple[res.MemoryHit, ...]:
@@ -155,7 +147,7 @@ class MemorySubject(HandleSubject):
         found = self.store.dispatch(ops.MemoryOpList(uri))
         if isinstance(found, res.MemoryExecutionFailure) and found.kind == "not_found":
             return []
-        listing = expect_kind(found, res.MemoryListResult, ops.MemoryOpList(uri))
+        listing = contract.expect_kind(found, res.MemoryListResult, ops.MemoryOpList(uri))
         return [entry.name for entry in listing.entries]
 
     @contextmanager
@@ -168,7 +160,7 @@ class MemorySubject(HandleSubject):
             self.backend.close(store)
 
 
-LIFETIME = Clauses[MemorySubject]()
+LIFETIME = contract.Clauses[MemorySubject]()
 
 for name, run in (
     ("an_open_store_has_a_handle_and_no_holder", MemorySubject.has_handle_and_no_holder),
@@ -184,7 +176,7 @@ for name, run in (
 def a_closed_store_refuses_work(memory: MemorySubject) -> None:
     memory.backend.close(memory.store)
     for op in memory.samples():
-        expect_error(MemoryStoreClosed, excerpt(op), memory.store.dispatch, op)
+        contract.expect_error(MemoryStoreClosed, contract.excerpt(op), memory.store.dispatch, op)
 
 
 @LIFETIME.add("Opening, counting, closing")
@@ -192,4 +184,6 @@ def an_unknown_operation_raises(memory: MemorySubject) -> None:
     class Unknown(ops.MemoryOp):
         pass
 
-    expect_error(UnsupportedMemoryOp, "an unknown operation", memory.store.dispatch, Unknown())
+    contract.expect_error(
+        UnsupportedMemoryOp, "an unknown operation", memory.store.dispatch, Unknown()
+    )

@@ -15,13 +15,7 @@ from uuid import UUID
 
 from rath._core.persistent_dirs import PersistentDirectories
 from rath._core.usage_locks import Use
-from rath.memory.persistence.paths import (
-    LOCAL_SUBDIR,
-    MEMORY_DIR_NAME,
-    STORE,
-    local_memory_root,
-    local_store_dir,
-)
+from rath.memory.persistence import paths
 
 __all__ = ["PersistentMemoryRegistry", "StoreRecord", "hold_store", "read_record"]
 
@@ -80,7 +74,7 @@ class PersistentMemoryRegistry:
         Raises:
             ValueError: `store_id` is not a UUID.
         """
-        return local_store_dir(store_id)
+        return paths.local_store_dir(store_id)
 
     def list_local(self) -> list[UUID]:
         """Return the ids of all stores, sorted."""
@@ -113,7 +107,7 @@ class PersistentMemoryRegistry:
 def local_stores() -> PersistentDirectories:
     """Return the local stores of the home that is in force."""
     return PersistentDirectories(
-        local_memory_root(), STORE, recorded_use=_recorded_use, is_wanted=_is_wanted
+        paths.local_memory_root(), paths.STORE, recorded_use=_recorded_use, is_wanted=_is_wanted
     )
 
 
@@ -173,11 +167,11 @@ def hold_store(directory: Path) -> Use | None:
     if _holds_stores(directory.parent):
         with contextlib.suppress(ValueError):
             UUID(directory.name)
-            return STORE.hold(directory)
+            return paths.STORE.hold(directory)
     return None
 
 
 def _holds_stores(above: Path) -> bool:
     # By its name in any home; in the one that is in force it may be a link to another disk.
-    is_named_so = (above.parent.name, above.name) == (MEMORY_DIR_NAME, LOCAL_SUBDIR)
-    return is_named_so or str(above) == os.path.realpath(local_memory_root())
+    is_named_so = (above.parent.name, above.name) == (paths.MEMORY_DIR_NAME, paths.LOCAL_SUBDIR)
+    return is_named_so or str(above) == os.path.realpath(paths.local_memory_root())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rath.memory import MemoryFindResult, MemoryOpFind, MemoryStore, MemoryStoreSpec
-from rath.memory.adapters.local import LocalMemoryBackend
+from rath.memory import MemoryFindResult, MemoryOpFind, MemoryStore
+from tests.support.memories import Clock, opened
 
 Find = Callable[..., list[str]]
 
@@ -20,12 +20,16 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(root: Path) -> Iterator[MemoryStore]:
-    """An open store."""
-    backend = LocalMemoryBackend()
-    opened = backend.open(MemoryStoreSpec(options={"path": str(root)}))
-    yield opened
-    backend.close(opened)
+def clock() -> Clock:
+    """A clock to turn."""
+    return Clock()
+
+
+@pytest.fixture
+def store(root: Path, clock: Clock) -> Iterator[MemoryStore]:
+    """An open store on that clock."""
+    with opened(root, clock) as made:
+        yield made
 
 
 @pytest.fixture

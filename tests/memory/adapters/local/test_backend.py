@@ -9,17 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from rath.errors import MemoryBackendError, UnsupportedMemoryOp
-from rath.memory import (
-    MemoryOp,
-    MemoryOpRead,
-    MemoryOpTree,
-    MemoryOpWrite,
-    MemoryReadResult,
-    MemoryStore,
-    MemoryStoreSpec,
-    ScopeModel,
-)
+from rath import memory
+from rath.errors import MemoryBackendError
 from rath.memory.adapters.local import META_SCHEMA_VERSION, LocalMemoryBackend
 from rath.memory.adapters.local.layout import project_root, store_id
 from rath.memory.persistence import local_memory_root
@@ -29,9 +20,9 @@ from tests.support.meanings import Meanings
 V1_STORE = Path(__file__).parents[3] / "data" / "v1" / "memory_store"
 
 
-def at(path: Path, **fields: str) -> MemoryStoreSpec:
+def at(path: Path, **fields: str) -> memory.MemoryStoreSpec:
     """The spec of a store in a directory."""
-    return MemoryStoreSpec(options={"path": str(path)}, **fields)
+    return memory.MemoryStoreSpec(options={"path": str(path)}, **fields)
 
 
 def meta(root: Path) -> dict[str, object]:
@@ -40,7 +31,7 @@ def meta(root: Path) -> dict[str, object]:
     return content
 
 
-def handle_of(spec: MemoryStoreSpec | None = None) -> str:
+def handle_of(spec: memory.MemoryStoreSpec | None = None) -> str:
     """The directory of the store that a spec opens."""
     with LocalMemoryBackend().open(spec) as store:
         return store.handle
@@ -67,7 +58,7 @@ def test_a_path_is_the_store(tmp_path: Path) -> None:
 
 def test_a_store_tells_its_version_and_times(tmp_path: Path) -> None:
     options = {"path": str(tmp_path), "embedding_provider": "e", "embedding": Meanings()}
-    spec = MemoryStoreSpec(options=options)
+    spec = memory.MemoryStoreSpec(options=options)
     backend = LocalMemoryBackend()
     store = backend.open(spec)
     opened = meta(tmp_path)
@@ -118,7 +109,7 @@ def test_closing_a_store_whose_directory_is_gone(tmp_path: Path) -> None:
 def test_a_project_has_one_store_that_stays(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = handle_of()
     monkeypatch.chdir(project / "src")
-    assert handle_of() == handle_of(MemoryStoreSpec(options={})) == first
+    assert handle_of() == handle_of(memory.MemoryStoreSpec(options={})) == first
     assert Path(first).parent == local_memory_root()
     assert UUID(Path(first).name) == store_id(project)
     assert meta(Path(first))["project_root"] == str(project)
@@ -126,7 +117,7 @@ def test_a_project_has_one_store_that_stays(project: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("project")
 def test_a_namespace_is_a_store_of_its_own() -> None:
-    handles = [handle_of(MemoryStoreSpec(namespace=name)) for name in ("a", "b", "a", None)]
+    handles = [handle_of(memory.MemoryStoreSpec(namespace=name)) for name in ("a", "b", "a", None)]
     assert handles[0] == handles[2]
     assert len(set(handles)) == 3
     assert meta(Path(handles[0]))["namespace"] == "a"
@@ -150,38 +141,12 @@ def test_the_home_of_the_user_is_no_project(
     assert project_root(below) == below.resolve()
 
 
-def test_the_next_run_recalls_what_this_one_learned(project: Path) -> None:
-    with LocalMemoryBackend().open() as store:
-        store.dispatch(MemoryOpWrite("memory://user/a", "tea"))
-    again = LocalMemoryBackend()
-    store = again.open()
-    assert store.dispatch(MemoryOpRead("memory://user/a")) == MemoryReadResult(
-        "memory://user/a", "tea", "detail"
-    )
-    again.close(store)
-
-
 def test_a_store_is_attached_to_by_its_directory(tmp_path: Path) -> None:
     backend = LocalMemoryBackend()
-    store = MemoryStore(backend, str(tmp_path))
-    backend.dispatch(store, MemoryOpWrite("memory://user/a", "tea"))
+    store = memory.MemoryStore(backend, str(tmp_path))
+    backend.dispatch(store, memory.MemoryOpWrite("memory://user/a", "tea"))
     assert (tmp_path / "user/a.md").read_text() == "tea"
     backend.close(store)
-
-
-def test_capabilities_say_what_works_now() -> None:
-    offers = LocalMemoryBackend.capabilities()
-    assert (offers.supports_vector_search, offers.supports_l0_l1_l2) == (True, False)
-    assert offers.scope_model is ScopeModel.HYBRID
-    assert offers.supports_resource_ingest
-
-
-def test_an_unknown_operation_raises(store: MemoryStore) -> None:
-    class Unknown(MemoryOp):
-        pass
-
-    with pytest.raises(UnsupportedMemoryOp, match="'local' does not support Unknown"):
-        store.dispatch(Unknown())
 
 
 @pytest.fixture
@@ -203,8 +168,8 @@ def test_a_store_of_version_1_3_is_found_in(find: Find, query: str, uri: str) ->
     assert find(query) == [uri]
 
 
-def test_a_store_of_version_1_3_is_listed(store: MemoryStore, root: Path) -> None:
-    result = store.dispatch(MemoryOpTree("memory://user"))
+def test_a_store_of_version_1_3_is_listed(store: memory.MemoryStore, root: Path) -> None:
+    result = store.dispatch(memory.MemoryOpTree("memory://user"))
     names = [each.name for each in result.entries]  # type: ignore[attr-defined]  # it exists
     assert names == ["memories", "preferences", "a1", "zh"]
     assert meta(root)["created_at"] == "2026-11-21T21:36:38.463986+00:00"

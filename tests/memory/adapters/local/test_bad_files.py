@@ -2,81 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rath.memory import (
-    MemoryExecutionFailure,
-    MemoryFindResult,
-    MemoryListResult,
-    MemoryOp,
-    MemoryOpFind,
-    MemoryOpList,
-    MemoryOpRead,
-    MemoryOpTree,
-    MemoryOpWrite,
-    MemoryReadResult,
-    MemoryStore,
-    MemoryStoreSpec,
-    MemoryWriteResult,
-)
-from rath.memory.adapters.local import LocalMemoryBackend
+from rath import memory
 from rath.memory.adapters.local.catalog import SMALL_STORE, rebuild
 from rath.memory.adapters.local.layout import INDEX_NAME
 from tests.memory.adapters.local.conftest import Find
+from tests.support.memories import failed, opened
 from tests.support.memory_index import kept, rebuilt
 
 GIGABYTE = 1 << 30
 BAD = "memory://user/bad"
 
 
-@contextmanager
-def opened(root: Path) -> Generator[MemoryStore]:
-    """An open store in a directory."""
-    backend = LocalMemoryBackend()
-    store = backend.open(MemoryStoreSpec(options={"path": str(root)}))
-    try:
-        yield store
-    finally:
-        backend.close(store)
-
-
-def kind_of_failure(store: MemoryStore, op: MemoryOp) -> str:
-    """The kind of failure that an operation gives."""
-    result = store.dispatch(op)
-    assert isinstance(result, MemoryExecutionFailure), result
-    return result.kind
-
-
-def assert_others_are_there(store: MemoryStore) -> None:
+def assert_others_are_there(store: memory.MemoryStore) -> None:
     """The good notes, one older than the bad file and one newer, are found, listed and read."""
-    found = store.dispatch(MemoryOpFind("tea"))
-    listed = store.dispatch(MemoryOpList("memory://user"))
-    tree = store.dispatch(MemoryOpTree("memory://user"))
-    assert isinstance(found, MemoryFindResult)
+    found = store.dispatch(memory.MemoryOpFind("tea"))
+    listed = store.dispatch(memory.MemoryOpList("memory://user"))
+    tree = store.dispatch(memory.MemoryOpTree("memory://user"))
+    assert isinstance(found, memory.MemoryFindResult)
     good = {"memory://user/a", "memory://user/zz"}
     assert {hit.uri for hit in found.hits} == good
     for result in (listed, tree):
-        assert isinstance(result, MemoryListResult), result
+        assert isinstance(result, memory.MemoryListResult), result
         assert good <= {entry.uri for entry in result.entries}
     for uri in good:
-        read = store.dispatch(MemoryOpRead(uri))
-        assert isinstance(read, MemoryReadResult)
+        read = store.dispatch(memory.MemoryOpRead(uri))
+        assert isinstance(read, memory.MemoryReadResult)
         assert read.data == "tea"
-
-
-def _not_utf8(user: Path) -> None:
-    (user / "bad.md").write_bytes(b"\xff\xfe\x00")
 
 
 def _huge(user: Path) -> None:
@@ -84,27 +46,11 @@ def _huge(user: Path) -> None:
         file.truncate(4 * GIGABYTE)
 
 
-def _directory(user: Path) -> None:
-    (user / "bad.md").mkdir()
-
-
-def _pipe(user: Path) -> None:
-    os.mkfifo(user / "bad.md")
-
-
 def _socket(user: Path) -> None:
     # The path of a socket has at most about a hundred bytes.
     with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as made:
         made.bind(f"{short}/s")
         Path(short, "s").rename(user / "bad.md")
-
-
-def _device(user: Path) -> None:
-    (user / "bad.md").symlink_to("/dev/zero")
-
-
-def _dangling_link(user: Path) -> None:
-    (user / "bad.md").symlink_to(user / "nowhere")
 
 
 def _link_loop(user: Path) -> None:
@@ -154,31 +100,33 @@ def _file_for_scope(user: Path) -> None:
     os.mkfifo(user.parent / "session")
 
 
-BAD_FILES = [
-    _not_utf8,
-    _huge,
-    _directory,
-    _pipe,
-    _socket,
-    _device,
-    _dangling_link,
-    _link_loop,
-    _link_out_of_the_store,
-    _unreadable,
-    _names,
-    _sidecars,
-    _transcripts,
-    _file_for_scope,
-]
+Damage = Callable[[Path], object]
+
+BAD_FILES: dict[str, Damage] = {
+    "not UTF-8": lambda user: (user / "bad.md").write_bytes(b"\xff\xfe\x00"),
+    "huge": _huge,
+    "directory": lambda user: (user / "bad.md").mkdir(),
+    "pipe": lambda user: os.mkfifo(user / "bad.md"),
+    "socket": _socket,
+    "device": lambda user: (user / "bad.md").symlink_to("/dev/zero"),
+    "dangling link": lambda user: (user / "bad.md").symlink_to(user / "nowhere"),
+    "link loop": _link_loop,
+    "link out of the store": _link_out_of_the_store,
+    "unreadable": _unreadable,
+    "names": _names,
+    "files beside notes": _sidecars,
+    "transcripts": _transcripts,
+    "file for a scope": _file_for_scope,
+}
 
 
-@pytest.mark.parametrize("make", BAD_FILES)
+@pytest.mark.parametrize("name", BAD_FILES)
 @pytest.mark.timeout(10)
-def test_a_bad_file_hides_no_other(root: Path, make: Callable[[Path], None]) -> None:
+def test_a_bad_file_hides_no_other(root: Path, name: str) -> None:
     user = root / "user"
     with opened(root) as store:
-        store.dispatch(MemoryOpWrite("memory://user/a", "tea"))
-        make(user)
+        store.dispatch(memory.MemoryOpWrite("memory://user/a", "tea"))
+        BAD_FILES[name](user)
         (user / "zz.md").write_text("tea")
         assert_others_are_there(store)
         rebuild(root)
@@ -188,42 +136,46 @@ def test_a_bad_file_hides_no_other(root: Path, make: Callable[[Path], None]) -> 
 
 
 @pytest.mark.parametrize(
-    ("make", "reading", "writing"),
+    ("name", "reading", "writing"),
     [
-        (_huge, "unsupported", None),
-        (_directory, "not_found", "internal"),
-        (_pipe, "not_found", None),
-        (_socket, "not_found", None),
-        (_device, "invalid_uri", "invalid_uri"),
-        (_link_loop, "not_found", None),
-        (_link_out_of_the_store, "invalid_uri", "invalid_uri"),
+        ("huge", "unsupported", None),
+        ("directory", "not_found", "internal"),
+        ("pipe", "not_found", None),
+        ("socket", "not_found", None),
+        ("device", "invalid_uri", "invalid_uri"),
+        ("link loop", "not_found", None),
+        ("link out of the store", "invalid_uri", "invalid_uri"),
     ],
 )
 @pytest.mark.timeout(10)
 def test_what_is_no_note_is_neither_read_nor_waited_for(
-    store: MemoryStore, root: Path, make: Callable[[Path], None], reading: str, writing: str | None
+    store: memory.MemoryStore,
+    root: Path,
+    name: str,
+    reading: str,
+    writing: str | None,
 ) -> None:
     (root / "user").mkdir()
-    make(root / "user")
-    assert kind_of_failure(store, MemoryOpRead(BAD)) == reading
-    op = MemoryOpWrite(BAD, "milk")
+    BAD_FILES[name](root / "user")
+    assert failed(store, memory.MemoryOpRead(BAD)) == reading
+    op = memory.MemoryOpWrite(BAD, "milk")
     if writing is not None:
-        assert kind_of_failure(store, op) == writing
+        assert failed(store, op) == writing
     else:
-        assert isinstance(store.dispatch(op), MemoryWriteResult)
+        assert isinstance(store.dispatch(op), memory.MemoryWriteResult)
         assert (root / "user/bad.md").read_text() == "milk"
 
 
-def test_a_name_that_is_too_long_names_no_place(store: MemoryStore) -> None:
+def test_a_name_that_is_too_long_names_no_place(store: memory.MemoryStore) -> None:
     uri = "memory://user/" + "n" * 300
-    assert kind_of_failure(store, MemoryOpWrite(uri, "tea")) == "invalid_uri"
-    assert kind_of_failure(store, MemoryOpRead(uri)) == "not_found"
+    assert failed(store, memory.MemoryOpWrite(uri, "tea")) == "invalid_uri"
+    assert failed(store, memory.MemoryOpRead(uri)) == "not_found"
 
 
 def test_a_directory_that_became_a_link_out_of_the_store_is_forgotten(
-    store: MemoryStore, find: Find, root: Path, tmp_path: Path
+    store: memory.MemoryStore, find: Find, root: Path, tmp_path: Path
 ) -> None:
-    store.dispatch(MemoryOpWrite("memory://user/d/a", "tea"))
+    store.dispatch(memory.MemoryOpWrite("memory://user/d/a", "tea"))
     assert find("tea") == ["memory://user/d/a"]
     (root / "user/d").rename(tmp_path / "outside")
     (root / "user/d").symlink_to(tmp_path / "outside")
@@ -242,24 +194,27 @@ def test_any_files_at_all_hide_no_note(files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve()
         with opened(root) as store:
-            store.dispatch(MemoryOpWrite("memory://agent/good", "coffee"))
+            store.dispatch(memory.MemoryOpWrite("memory://agent/good", "coffee"))
             for name, content in files.items():
                 (root / "agent" / name).write_bytes(content)
             (root / "agent/good.md").write_bytes(b"coffee")
-            result = store.dispatch(MemoryOpFind("coffee", top_k=100))
-            assert isinstance(result, MemoryFindResult)
+            result = store.dispatch(memory.MemoryOpFind("coffee", top_k=100))
+            assert isinstance(result, memory.MemoryFindResult)
             assert "memory://agent/good" in {hit.uri for hit in result.hits}
-            for op in (MemoryOpList("memory://agent"), MemoryOpTree("memory://agent")):
-                assert isinstance(store.dispatch(op), MemoryListResult)
+            for op in (
+                memory.MemoryOpList("memory://agent"),
+                memory.MemoryOpTree("memory://agent"),
+            ):
+                assert isinstance(store.dispatch(op), memory.MemoryListResult)
         assert kept(root) == rebuilt(root)
 
 
 def test_notes_that_come_and_go_under_a_search_hide_no_other(
-    store: MemoryStore, find: Find, root: Path
+    store: memory.MemoryStore, find: Find, root: Path
 ) -> None:
     for number in range(20):
-        store.dispatch(MemoryOpWrite(f"memory://user/{number}", f"tea tea {number}"))
-    store.dispatch(MemoryOpWrite("memory://user/stays", "tea and much else beside it"))
+        store.dispatch(memory.MemoryOpWrite(f"memory://user/{number}", f"tea tea {number}"))
+    store.dispatch(memory.MemoryOpWrite("memory://user/stays", "tea and much else beside it"))
     ended = threading.Event()
 
     def come_and_go() -> None:
@@ -279,78 +234,44 @@ def test_notes_that_come_and_go_under_a_search_hide_no_other(
         other.join()
 
 
-def _index_directory(path: Path) -> None:
-    path.mkdir()
-
-
-def _index_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _index_garbage(path: Path) -> None:
-    path.write_bytes(b"garbage" * 5000)
-
-
 def _index_short(path: Path) -> None:
     with opened(path.parent):
         pass
     path.write_bytes(b"SQLite format 3\0" + b"\0" * 50)
 
 
-def _index_locked_away(path: Path) -> None:
-    (path.parent / f"{path.name}.lock").mkdir()
-
-
 def _index_read_only(path: Path) -> None:
     with opened(path.parent) as store:
-        store.dispatch(MemoryOpFind("tea"))
+        store.dispatch(memory.MemoryOpFind("tea"))
     path.chmod(0o444)
 
 
-def _meta_directory(path: Path) -> None:
-    (path.parent / "meta.json").mkdir()
+OWN_FILES: dict[str, Damage] = {
+    "index is a directory": lambda index: index.mkdir(),
+    "index is a pipe": os.mkfifo,
+    "index is garbage": lambda index: index.write_bytes(b"garbage" * 5000),
+    "index is short": _index_short,
+    "index is locked away": lambda index: index.with_name(f"{index.name}.lock").mkdir(),
+    "index is read-only": _index_read_only,
+    "meta is a directory": lambda index: index.with_name("meta.json").mkdir(),
+    "meta is a pipe": lambda index: os.mkfifo(index.with_name("meta.json")),
+    "meta is a list": lambda index: index.with_name("meta.json").write_text("[1]"),
+    "drafts are a file": lambda index: index.with_name(".drafts").write_text("x"),
+}
 
 
-def _meta_pipe(path: Path) -> None:
-    os.mkfifo(path.parent / "meta.json")
-
-
-def _meta_list(path: Path) -> None:
-    (path.parent / "meta.json").write_text(json.dumps([1]))
-
-
-def _drafts_file(path: Path) -> None:
-    (path.parent / ".drafts").write_text("x")
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        _index_directory,
-        _index_pipe,
-        _index_garbage,
-        _index_short,
-        _index_locked_away,
-        _index_read_only,
-        _meta_directory,
-        _meta_pipe,
-        _meta_list,
-        _drafts_file,
-    ],
-)
+@pytest.mark.parametrize("name", OWN_FILES)
 @pytest.mark.timeout(20)
-def test_a_damaged_file_of_the_store_itself_hides_no_note(
-    root: Path, make: Callable[[Path], None]
-) -> None:
+def test_a_damaged_file_of_the_store_itself_hides_no_note(root: Path, name: str) -> None:
     (root / "user").mkdir(parents=True)
     (root / "user/a.md").write_text("tea")
-    make(root / INDEX_NAME)
+    OWN_FILES[name](root / INDEX_NAME)
     for number in range(2):
         with opened(root) as store:
-            written = store.dispatch(MemoryOpWrite(f"memory://user/{number}", "tea"))
-            assert isinstance(written, MemoryWriteResult), written
-            result = store.dispatch(MemoryOpFind("tea"))
-            assert isinstance(result, MemoryFindResult)
+            written = store.dispatch(memory.MemoryOpWrite(f"memory://user/{number}", "tea"))
+            assert isinstance(written, memory.MemoryWriteResult), written
+            result = store.dispatch(memory.MemoryOpFind("tea"))
+            assert isinstance(result, memory.MemoryFindResult)
             assert len(result.hits) == number + 2
 
 
@@ -361,8 +282,8 @@ def test_bad_files_hide_nothing_in_a_large_store(root: Path) -> None:
     for number in range(SMALL_STORE + 1):
         (user / f"n{number}.md").write_text("milk")
     with opened(root) as store:
-        store.dispatch(MemoryOpWrite("memory://user/a", "tea"))
-        for make in (_not_utf8, _sidecars, _file_for_scope):
-            make(user)
+        store.dispatch(memory.MemoryOpWrite("memory://user/a", "tea"))
+        for name in ("not UTF-8", "files beside notes", "file for a scope"):
+            BAD_FILES[name](user)
         (user / "zz.md").write_text("tea")
         assert_others_are_there(store)

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,16 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rath import memory
 from rath._async.runtime import runtime
-from rath.memory import (
-    MemoryFindResult,
-    MemoryHit,
-    MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpWrite,
-    MemoryStore,
+from rath.memory.adapters.local.catalog import (
+    Catalog,
+    RebuildReport,
+    rebuild,
+    shared_catalog,
+    time_of,
 )
-from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild, shared_catalog
 from rath.memory.adapters.local.extraction import commit
 from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.index import INDEX_VERSION, IndexEntry, NoteIndex
@@ -35,7 +34,6 @@ from rath.memory.adapters.local.notes import write
 from rath.memory.adapters.local.pacing import DelayedWork
 from rath.memory.adapters.local.search import find
 from rath.memory.adapters.local.store import LocalStore
-from rath.memory.adapters.local.walk import time_of
 from tests.memory.adapters.local.conftest import Find
 from tests.support.memory_index import kept, rebuilt
 
@@ -52,10 +50,10 @@ def opened(
         catalog.close()
 
 
-def hits(store: LocalStore, query: str) -> tuple[MemoryHit, ...]:
+def hits(store: LocalStore, query: str) -> tuple[memory.MemoryHit, ...]:
     """What a query finds."""
-    result = runtime().run(lambda: find(store, MemoryOpFind(query, top_k=50)), label="find")
-    assert isinstance(result, MemoryFindResult), result
+    result = runtime().run(lambda: find(store, memory.MemoryOpFind(query, top_k=50)), label="find")
+    assert isinstance(result, memory.MemoryFindResult), result
     return result.hits
 
 
@@ -66,7 +64,7 @@ def found(store: LocalStore, query: str) -> list[str]:
 
 def note(store: LocalStore, place: str, text: str) -> None:
     """Write a note through the store."""
-    write(store, MemoryOpWrite(f"memory://{place}", text))
+    write(store, memory.MemoryOpWrite(f"memory://{place}", text))
 
 
 def by_hand(root: Path, place: str, text: str) -> None:
@@ -104,7 +102,7 @@ def perform(store: LocalStore, step: str, place: str, text: str) -> None:
         case "drop":
             shutil.rmtree(path.parent, ignore_errors=True)
         case "commit":
-            op = MemoryOpCommit("s", ({"role": "user", "content": text},))
+            op = memory.MemoryOpCommit("s", ({"role": "user", "content": text},))
             runtime().run(lambda: commit(store, op), label="commit")
         case _:
             found(store, text)
@@ -207,18 +205,10 @@ def test_an_index_survives_its_store_being_closed(root: Path) -> None:
     assert (root / INDEX_NAME).stat().st_ino == before
 
 
-def _garbage(path: Path) -> None:
-    path.write_bytes(b"this is no database, and it is longer than a header of one" * 100)
-
-
 def _torn(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(8192))
-
-
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
 
 
 def _other_version(path: Path) -> None:
@@ -237,17 +227,24 @@ def _missing_table(path: Path) -> None:
         connection.execute("DROP TABLE notes")
 
 
-@pytest.mark.parametrize(
-    "damage", [_garbage, _torn, _empty, _other_version, _other_program, _missing_table]
-)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda path: path.write_bytes(b"this is no database, but longer than a head" * 100),
+    "empty": lambda path: path.write_bytes(b""),
+    "torn": _torn,
+    "other version": _other_version,
+    "other program": _other_program,
+    "missing table": _missing_table,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_index_is_built_again(
-    root: Path, damage: object, caplog: pytest.LogCaptureFixture
+    root: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert callable(damage)
     with opened(root) as store:
         for name in "abcdefghij":
             note(store, f"user/{name}", f"tea {name} " * 50)
-    damage(root / INDEX_NAME)
+    DAMAGES[damage](root / INDEX_NAME)
     with opened(root) as store:
         assert len(found(store, "tea")) == 8
         note(store, "user/new", "milk")
@@ -333,9 +330,9 @@ def test_a_large_directory_is_not_read_again_after_a_change_by_hand_was_seen(roo
 
 def test_a_note_that_waits_is_indexed_like_any_other(root: Path) -> None:
     with opened(root) as store:
-        write(store, MemoryOpWrite("memory://user/a", "tea", wait=True))
-        write(store, MemoryOpWrite("memory://user/a", "tea", wait=True))
-        write(store, MemoryOpWrite("memory://user/a", "milk", wait=True))
+        write(store, memory.MemoryOpWrite("memory://user/a", "tea", wait=True))
+        write(store, memory.MemoryOpWrite("memory://user/a", "tea", wait=True))
+        write(store, memory.MemoryOpWrite("memory://user/a", "milk", wait=True))
         assert found(store, "milk") == ["memory://user/a"]
     assert kept(root) == rebuilt(root)
 
@@ -377,11 +374,11 @@ def test_a_walk_that_fails_in_an_unforeseen_way_keeps_no_note_from_the_disk(
 
 
 @pytest.fixture
-def notes(store: MemoryStore, find: Find) -> list[str]:
+def notes(store: memory.MemoryStore, find: Find) -> list[str]:
     """Three notes that are in the index."""
     uris = [f"memory://user/{name}" for name in "abc"]
     for uri in uris:
-        store.dispatch(MemoryOpWrite(uri, "tea"))
+        store.dispatch(memory.MemoryOpWrite(uri, "tea"))
     assert set(find("tea")) == set(uris)
     return uris
 
@@ -447,12 +444,12 @@ def test_an_index_that_cannot_be_a_file_is_looked_through_all_the_same(root: Pat
     assert rebuild(root).n_files == 1
 
 
-def test_an_open_store_goes_on_while_it_is_rebuilt(store: MemoryStore, root: Path) -> None:
+def test_an_open_store_goes_on_while_it_is_rebuilt(store: memory.MemoryStore, root: Path) -> None:
     for name in "abc":
-        store.dispatch(MemoryOpWrite(f"memory://user/{name}", "tea"))
+        store.dispatch(memory.MemoryOpWrite(f"memory://user/{name}", "tea"))
         assert rebuild(root).n_wrong == 0
-        result = store.dispatch(MemoryOpFind("tea"))
-        assert isinstance(result, MemoryFindResult)
+        result = store.dispatch(memory.MemoryOpFind("tea"))
+        assert isinstance(result, memory.MemoryFindResult)
         assert f"memory://user/{name}" in {hit.uri for hit in result.hits}
 
 

@@ -15,15 +15,7 @@ from pathlib import Path
 import pytest
 
 import rath
-from rath.memory import (
-    MemoryFindResult,
-    MemoryListResult,
-    MemoryOpFind,
-    MemoryOpList,
-    MemoryOpTree,
-    MemoryStore,
-    MemoryStoreSpec,
-)
+from rath import memory
 from rath.memory.adapters.local import LocalMemoryBackend
 from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild
 from rath.memory.adapters.local.files import STALE_SECONDS
@@ -102,14 +94,14 @@ def assert_kept(root: Path, told: dict[str, str]) -> None:
             assert found == part * 500
 
 
-def assert_no_drafts(store: MemoryStore) -> None:
+def assert_no_drafts(store: memory.MemoryStore) -> None:
     """No listing and no search shows a file that was on its way."""
-    tree = store.dispatch(MemoryOpTree("memory://user"))
-    top = store.dispatch(MemoryOpList("memory://session"))
-    found = store.dispatch(MemoryOpFind("tea milk sugar", top_k=1000))
-    assert isinstance(tree, MemoryListResult)
-    assert isinstance(top, MemoryListResult)
-    assert isinstance(found, MemoryFindResult)
+    tree = store.dispatch(memory.MemoryOpTree("memory://user"))
+    top = store.dispatch(memory.MemoryOpList("memory://session"))
+    found = store.dispatch(memory.MemoryOpFind("tea milk sugar", top_k=1000))
+    assert isinstance(tree, memory.MemoryListResult)
+    assert isinstance(top, memory.MemoryListResult)
+    assert isinstance(found, memory.MemoryFindResult)
     uris = [*(each.uri for each in (*tree.entries, *top.entries)), *(hit.uri for hit in found.hits)]
     assert not [uri for uri in uris if "atomic" in uri or "draft" in uri]
 
@@ -123,7 +115,7 @@ def test_nothing_is_lost_or_torn_when_writers_are_killed(tmp_path: Path) -> None
     for number in range(N_ROUNDS):
         told.update(killed_writers(root, number, chance))
         assert_kept(root, told)
-        store = backend.open(MemoryStoreSpec(options={"path": str(root)}))
+        store = backend.open(memory.MemoryStoreSpec(options={"path": str(root)}))
         assert_no_drafts(store)
         catalog = Catalog(root)
         catalog.catch_up()
@@ -145,8 +137,8 @@ def test_what_killed_writers_left_behind_is_removed_later(tmp_path: Path) -> Non
             if "new" not in name:
                 old = time.time() - 2 * STALE_SECONDS
                 os.utime(directory / name, (old, old))
-    with LocalMemoryBackend().open(MemoryStoreSpec(options={"path": str(root)})) as store:
-        store.dispatch(MemoryOpFind("tea"))
+    with LocalMemoryBackend().open(memory.MemoryStoreSpec(options={"path": str(root)})) as store:
+        store.dispatch(memory.MemoryOpFind("tea"))
     left = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*"))
     assert left == [
         f"{place}/{name}"

@@ -8,39 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rath.memory.adapters.local.files import Draft, Stamp, mark_as_ours, sync, sync_notes
+from rath.memory.adapters.local.files import Draft, Stamp, sync_notes
 from rath.memory.adapters.local.layout import DRAFTS_NAME
 
 
 def left(root: Path) -> list[str]:
     """The names of the drafts that lie about."""
     return os.listdir(root / DRAFTS_NAME)
-
-
-def test_a_draft_is_in_its_place_whole_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    target = tmp_path / "a.md"
-    with Draft(tmp_path, b"tea") as draft:
-        assert not target.exists()
-        stamp = draft.place(target)
-    status = target.stat()
-    assert target.read_bytes() == b"tea"
-    assert stamp == Stamp(status.st_mtime_ns, status.st_size)
-    assert left(tmp_path) == []
-
-
-def test_a_draft_that_is_not_placed_is_removed(tmp_path: Path) -> None:
-    with Draft(tmp_path, b"tea"):
-        assert len(left(tmp_path)) == 1
-    assert left(tmp_path) == []
-
-
-def test_a_draft_has_the_rights_that_it_is_given(tmp_path: Path) -> None:
-    target = tmp_path / "a.md"
-    with Draft(tmp_path, b"tea", mode=0o600) as draft:
-        draft.force_to_disk()
-        draft.set_mode(0o640)
-        draft.place(target)
-    assert target.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_note_is_written_where_no_drafts_can_be_made(tmp_path: Path) -> None:
@@ -63,11 +37,6 @@ def test_what_stands_in_the_way_of_a_note_is_told(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_a_mark_is_the_time_of_change(tmp_path: Path) -> None:
-    assert mark_as_ours(tmp_path) == tmp_path.stat().st_mtime_ns
-    assert mark_as_ours(tmp_path / "none") is None
-
-
 def test_a_draft_that_somebody_removed_is_written_again(tmp_path: Path) -> None:
     target = tmp_path / "a.md"
     with Draft(tmp_path, b"tea", mode=0o600) as draft:
@@ -85,11 +54,11 @@ def test_files_that_are_gone_are_no_error(tmp_path: Path, n_files: int) -> None:
     (tmp_path / "d").mkdir()
     for path in paths[1:]:
         path.write_text("tea")
-    sync(tmp_path, [*map(str, paths), str(tmp_path / "none/x")])
+    sync_notes(tmp_path, [*map(str, paths), str(tmp_path / "none/x")])
 
 
 def test_a_store_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    sync(tmp_path / "gone", [str(tmp_path / "gone" / str(number)) for number in range(40)])
+    sync_notes(tmp_path / "gone", [str(tmp_path / "gone" / str(number)) for number in range(40)])
 
 
 def test_notes_that_may_not_be_on_disk_are_counted(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,23 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rath.memory import (
-    MemoryExecutionFailure,
-    MemoryOpCommit,
-    MemoryOpForget,
-    MemoryOpResource,
-    MemoryOpWrite,
-    MemoryStore,
-    MemoryStoreSpec,
-    MemoryWriteResult,
-)
+from rath import memory
 from rath.memory.adapters.local import LocalMemoryBackend, forgetting, notes
-from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild
+from rath.memory.adapters.local.catalog import Catalog, RebuildReport, rebuild, time_of
 from rath.memory.adapters.local.store import LocalStore
-from rath.memory.adapters.local.walk import time_of
 from rath.memory.driver import OperationFailed
 from rath.memory.notes import SESSION_ID
-from tests.support.forgetting import Clock, files_with, forget, found, listed, opened, read, write
+from tests.support.memories import Clock, files_with, forget, found, listed, opened, read, write
 
 A = "memory://user/memories/facts/a"
 
@@ -50,20 +39,7 @@ def vectors_in(root: Path) -> list[bytes]:
     return [path.read_bytes()[64:] for path in root.glob("vectors-*")]
 
 
-@pytest.fixture
-def clock() -> Clock:
-    """A clock to turn."""
-    return Clock()
-
-
-@pytest.fixture
-def store(root: Path, clock: Clock) -> Iterator[MemoryStore]:
-    """An open store on that clock."""
-    with opened(root, clock) as kept:
-        yield kept
-
-
-def test_a_note_goes_with_all_that_stands_beside_it(store: MemoryStore, root: Path) -> None:
+def test_a_note_goes_with_all_that_stands_beside_it(store: memory.MemoryStore, root: Path) -> None:
     write(store, A, "zebra", session="s", rows=(3,))
     (root / "user/memories/facts/a.vec").write_text("zebra")
     assert forget(store, A) == (A,)
@@ -72,25 +48,9 @@ def test_a_note_goes_with_all_that_stands_beside_it(store: MemoryStore, root: Pa
     assert files_with(root, "zebra") == []
 
 
-def test_what_is_not_there_cannot_be_forgotten(store: MemoryStore) -> None:
-    write(store, A, "x")
-    assert forget(store, "memory://user/memories/facts/b") == "not_found"
-    assert forget(store, "memory://user/memories/facts/b", recursive=True) == "not_found"
-    assert forget(store, f"{A}/below") == "not_found"
-    assert read(store, A) is not None
-
-
-def test_a_directory_asks_for_recursive(store: MemoryStore) -> None:
-    write(store, A, "x")
-    result = store.dispatch(MemoryOpForget("memory://user/memories"))
-    assert isinstance(result, MemoryExecutionFailure)
-    assert result.kind == "unsupported"
-    assert "recursive=True" in result.message
-    assert forget(store, "memory://user/memories", recursive=True) == (A,)
-    assert listed(store) == []
-
-
-def test_a_name_of_a_note_and_of_a_directory_means_the_note_first(store: MemoryStore) -> None:
+def test_a_name_of_a_note_and_of_a_directory_means_the_note_first(
+    store: memory.MemoryStore,
+) -> None:
     for uri in (A, f"{A}/b"):
         write(store, uri, "x")
     assert forget(store, A) == (A,)
@@ -98,7 +58,7 @@ def test_a_name_of_a_note_and_of_a_directory_means_the_note_first(store: MemoryS
     assert forget(store, A, recursive=True) == (A, f"{A}/b")
 
 
-def test_a_scope_can_be_forgotten_and_the_whole_store_cannot(store: MemoryStore) -> None:
+def test_a_scope_can_be_forgotten_and_the_whole_store_cannot(store: memory.MemoryStore) -> None:
     write(store, A, "x")
     write(store, "memory://agent/b", "y")
     assert forget(store, "memory:/", recursive=True) == "invalid_uri"
@@ -108,11 +68,11 @@ def test_a_scope_can_be_forgotten_and_the_whole_store_cannot(store: MemoryStore)
     assert listed(store) == [A]
 
 
-def test_a_resource_is_a_directory(store: MemoryStore, root: Path, tmp_path: Path) -> None:
+def test_a_resource_is_a_directory(store: memory.MemoryStore, root: Path, tmp_path: Path) -> None:
     source = tmp_path / "talk.txt"
     source.write_text("zebra")
-    result = store.dispatch(MemoryOpResource(str(source)))
-    assert isinstance(result, MemoryWriteResult)
+    result = store.dispatch(memory.MemoryOpResource(str(source)))
+    assert isinstance(result, memory.MemoryWriteResult)
     assert forget(store, result.uri) == "unsupported"
     gone = forget(store, result.uri, recursive=True)
     assert gone == (f"{result.uri}/meta", f"{result.uri}/source.txt")
@@ -120,7 +80,7 @@ def test_a_resource_is_a_directory(store: MemoryStore, root: Path, tmp_path: Pat
 
 
 def test_a_file_that_is_no_note_is_forgotten_by_its_whole_name(
-    store: MemoryStore, root: Path
+    store: memory.MemoryStore, root: Path
 ) -> None:
     write(store, A, "x")
     (root / "user/data.json").write_text("{}")
@@ -128,15 +88,17 @@ def test_a_file_that_is_no_note_is_forgotten_by_its_whole_name(
     assert forget(store, "memory://user/data.json") == "not_found"
 
 
-def test_what_the_store_keeps_for_itself_is_not_there(store: MemoryStore, root: Path) -> None:
+def test_what_the_store_keeps_for_itself_is_not_there(
+    store: memory.MemoryStore, root: Path
+) -> None:
     write(store, A, "x", session="s")
     assert forget(store, f"{A}.meta.json") == "not_found"
     assert (root / "user/memories/facts/a.meta.json").exists()
 
 
-def test_a_transcript_is_named_by_its_directory(store: MemoryStore, root: Path) -> None:
+def test_a_transcript_is_named_by_its_directory(store: memory.MemoryStore, root: Path) -> None:
     for text in ("zebra", "giraffe"):
-        store.dispatch(MemoryOpCommit("s", [{"role": "user", "content": text}]))
+        store.dispatch(memory.MemoryOpCommit("s", [{"role": "user", "content": text}]))
     first, second = sorted((root / "session/s/commits").iterdir())
     uri = f"memory://session/s/commits/{first.name}"
     assert forget(store, f"{uri}/messages.json") == (uri,)
@@ -146,7 +108,7 @@ def test_a_transcript_is_named_by_its_directory(store: MemoryStore, root: Path) 
 
 
 def test_links_are_removed_and_never_followed(
-    store: MemoryStore, root: Path, tmp_path: Path
+    store: memory.MemoryStore, root: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -162,7 +124,7 @@ def test_links_are_removed_and_never_followed(
 
 
 def test_a_link_within_the_store_leads_to_the_note_and_is_removed_itself(
-    store: MemoryStore, root: Path
+    store: memory.MemoryStore, root: Path
 ) -> None:
     write(store, "memory://agent/a", "zebra")
     (root / "user").mkdir()
@@ -176,7 +138,7 @@ def test_a_link_within_the_store_leads_to_the_note_and_is_removed_itself(
 
 
 def test_an_expired_note_is_removed_and_yet_not_found(
-    store: MemoryStore, root: Path, clock: Clock
+    store: memory.MemoryStore, root: Path, clock: Clock
 ) -> None:
     write(store, A, "zebra", until=clock.after(1))
     write(store, f"{A}/b", "giraffe", until=clock.after(1))
@@ -186,9 +148,9 @@ def test_an_expired_note_is_removed_and_yet_not_found(
     assert files_with(root, "zebra") + files_with(root, "giraffe") == []
 
 
-def test_all_from_a_session_is_erased(store: MemoryStore, root: Path) -> None:
-    store.dispatch(MemoryOpCommit("s", [{"role": "user", "content": "zebra"}]))
-    store.dispatch(MemoryOpCommit("s", [{"role": "user", "content": "giraffe"}]))
+def test_all_from_a_session_is_erased(store: memory.MemoryStore, root: Path) -> None:
+    store.dispatch(memory.MemoryOpCommit("s", [{"role": "user", "content": "zebra"}]))
+    store.dispatch(memory.MemoryOpCommit("s", [{"role": "user", "content": "giraffe"}]))
     write(store, A, "zebra note", session="s", rows=(1,))
     archives = [
         f"memory://session/s/commits/{each.name}" for each in (root / "session/s/commits").iterdir()
@@ -200,31 +162,12 @@ def test_all_from_a_session_is_erased(store: MemoryStore, root: Path) -> None:
     assert forget(store, session="s") == ()
 
 
-def test_a_note_with_another_source_only_loses_one(store: MemoryStore) -> None:
-    for session, rows in (("s", (1,)), ("t", (5, 2)), ("t", (7,))):
-        write(store, A, "x", session=session, rows=rows)
-    forget(store, session="s")
-    note = read(store, A)
-    assert note is not None
-    assert [(each.session_id, each.rows) for each in note.sources] == [("t", (2, 5, 7))]
-    assert forget(store, session="t") == (A,)
-
-
-def test_what_was_also_remembered_by_itself_outlives_its_sessions(store: MemoryStore) -> None:
-    write(store, A, "x")
-    write(store, A, "x", session="s")
-    assert forget(store, session="s") == ()
-    note = read(store, A)
-    assert note is not None
-    assert note.sources == ()
-
-
 @pytest.mark.parametrize("session", ["", "a/b", "..", "."])
-def test_what_names_no_session_is_refused(store: MemoryStore, session: str) -> None:
+def test_what_names_no_session_is_refused(store: memory.MemoryStore, session: str) -> None:
     assert forget(store, session=session) == "invalid_uri"
 
 
-def test_files_by_other_hands_do_not_stop_an_erasing(store: MemoryStore, root: Path) -> None:
+def test_files_by_other_hands_do_not_stop_an_erasing(store: memory.MemoryStore, root: Path) -> None:
     write(store, A, "zebra", session="s")
     (root / "user/other.meta.json").write_text("[")
     (root / "user/dir.meta.json").mkdir()
@@ -236,7 +179,7 @@ def test_files_by_other_hands_do_not_stop_an_erasing(store: MemoryStore, root: P
     assert not (root / "user/gone.meta.json").exists()
 
 
-def test_several_threads_forget_at_once(store: MemoryStore, root: Path) -> None:
+def test_several_threads_forget_at_once(store: memory.MemoryStore, root: Path) -> None:
     uris = [f"memory://user/{number}" for number in range(16)]
     for uri in uris:
         write(store, uri, "zebra")
@@ -249,9 +192,9 @@ def test_several_threads_forget_at_once(store: MemoryStore, root: Path) -> None:
 def test_vectors_of_what_is_forgotten_are_overwritten(root: Path) -> None:
     options = {"path": str(root), "embedding": Embedding()}
     backend = LocalMemoryBackend()
-    opened_store = backend.open(MemoryStoreSpec(options=options))
+    opened_store = backend.open(memory.MemoryStoreSpec(options=options))
     try:
-        opened_store.dispatch(MemoryOpWrite(A, "zebra", wait=True))
+        opened_store.dispatch(memory.MemoryOpWrite(A, "zebra", wait=True))
         assert any(any(vectors) for vectors in vectors_in(root))
         assert forget(opened_store, A) == (A,)
         assert not any(any(vectors) for vectors in vectors_in(root))
@@ -270,12 +213,12 @@ def test_a_model_that_reads_an_erased_transcript_brings_nothing_back(root: Path)
             return '[{"content": "likes zebras", "category": "taste", "rows": [0]}]'
 
     backend = LocalMemoryBackend()
-    spec = MemoryStoreSpec(options={"path": str(root), "chat": Reader()})
+    spec = memory.MemoryStoreSpec(options={"path": str(root), "chat": Reader()})
     reading = backend.open(spec)
     try:
         said = [{"role": "user", "content": "I like zebras."}]
-        result = reading.dispatch(MemoryOpCommit("s", said, rows=(0,), wait=True))
-        assert isinstance(result, MemoryExecutionFailure)
+        result = reading.dispatch(memory.MemoryOpCommit("s", said, rows=(0,), wait=True))
+        assert isinstance(result, memory.MemoryExecutionFailure)
         assert result.kind == "not_found"
         assert found(reading, "zebras") == []
     finally:
@@ -283,7 +226,9 @@ def test_a_model_that_reads_an_erased_transcript_brings_nothing_back(root: Path)
     assert files_with(root, "zebra") == []
 
 
-def test_more_notes_than_a_batch(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_notes_than_a_batch(
+    store: memory.MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(forgetting, "BATCH", 2)
     uris = tuple(f"memory://user/{number}" for number in range(5))
     for uri in uris:
@@ -297,9 +242,9 @@ def test_a_note_that_comes_too_late_from_an_erased_session_is_not_written(root: 
     try:
         archive = root / "session/s/commits/1"
         archive.mkdir(parents=True)
-        op = MemoryOpWrite(A, "zebra", metadata={SESSION_ID: "s"})
-        assert isinstance(notes.write(store, op, only_if=archive.is_dir), MemoryWriteResult)
-        forgetting.forget(store, MemoryOpForget(session_id="s"))
+        op = memory.MemoryOpWrite(A, "zebra", metadata={SESSION_ID: "s"})
+        assert isinstance(notes.write(store, op, only_if=archive.is_dir), memory.MemoryWriteResult)
+        forgetting.forget(store, memory.MemoryOpForget(session_id="s"))
         with pytest.raises(OperationFailed, match="is gone"):
             notes.write(store, op, only_if=archive.is_dir)
         assert files_with(root, "zebra") == []
@@ -311,8 +256,8 @@ def test_a_directory_need_not_be_read_again_for_what_rath_removed(root: Path) ->
     root.mkdir()
     native = LocalStore(root, Catalog(root))
     for name in "ab":
-        notes.write(native, MemoryOpWrite(f"memory://user/{name}", name))
-    forgetting.forget(native, MemoryOpForget("memory://user/a"))
+        notes.write(native, memory.MemoryOpWrite(f"memory://user/{name}", name))
+    forgetting.forget(native, memory.MemoryOpForget("memory://user/a"))
     known = native.catalog.use(lambda index: index.directory_time("user"))
     native.catalog.close()
     assert known == time_of(root / "user")
@@ -325,8 +270,8 @@ def test_many_notes_of_a_directory_leave_what_others_have(
     root.mkdir()
     native = LocalStore(root, Catalog(root))
     for place, text in (("d/a", "alpha beta"), ("d/b", "beta gamma"), ("c", "alpha")):
-        notes.write(native, MemoryOpWrite(f"memory://user/{place}", text))
-    forgetting.forget(native, MemoryOpForget("memory://user/d", recursive=True))
+        notes.write(native, memory.MemoryOpWrite(f"memory://user/{place}", text))
+    forgetting.forget(native, memory.MemoryOpForget("memory://user/d", recursive=True))
     left = native.catalog.use(lambda index: index.rows("SELECT word FROM vocabulary"))
     native.catalog.close()
     assert left == [("alpha",)]
@@ -396,7 +341,7 @@ class ForgettingMachine(RuleBasedStateMachine):
 
     @rule(session=sessions, word=words)
     def commit(self, session: str, word: str) -> None:
-        self.store.dispatch(MemoryOpCommit(session, [{"role": "user", "content": word}]))
+        self.store.dispatch(memory.MemoryOpCommit(session, [{"role": "user", "content": word}]))
         self.transcripts.setdefault(session, set()).add(word)
 
     @rule(name=names)

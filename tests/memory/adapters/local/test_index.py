@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,13 +14,6 @@ from rath.memory.adapters.local.layout import Kind
 WORDS = ["tea", "teas", "teapot", "слово", "слова", "喜欢", "e4012", "a" * (MAX_WORD_CHARS + 1)]
 NAMES = ["a.md", "b.md", "c.md"]
 steps = st.lists(st.tuples(st.sampled_from(NAMES), st.none() | st.lists(st.sampled_from(WORDS))))
-
-
-@pytest.fixture
-def index() -> Iterator[NoteIndex]:
-    """An index in memory."""
-    with closing(NoteIndex(None)) as opened:
-        yield opened
 
 
 def put(index: NoteIndex, name: str, terms: list[str], kind: Kind = "note") -> None:
@@ -51,32 +42,6 @@ def test_the_vocabulary_holds_the_words_that_stand_in_documents(
                 texts[name] = terms
         expected = {word for terms in texts.values() for *_, word, _ in vocabulary_rows(terms)}
         assert stored(index) == expected
-
-
-def test_a_word_of_a_note_and_a_transcript_stays_with_either(index: NoteIndex) -> None:
-    put(index, "a.md", ["tea"])
-    put(index, "messages.json", ["tea"], "transcript")
-    index.remove("user", "a.md")
-    assert stored(index) == {"tea"}
-    index.remove("user", "messages.json")
-    assert stored(index) == set()
-
-
-def test_terms_that_are_no_words_are_left_out(index: NoteIndex) -> None:
-    put(index, "a.md", ["喜欢", "e4012", "of", "word", "x" * (MAX_WORD_CHARS + 1)])
-    assert stored(index) == {"word"}
-
-
-def test_words_are_found_by_their_beginning_and_length(index: NoteIndex) -> None:
-    put(index, "a.md", ["tea", "teas", "teapot", "team", "sea"])
-    vocabulary = index
-    assert vocabulary.words_beginning_with("tea", shortest=4, longest=5) == ["team", "teas"]
-    assert vocabulary.words_beginning_with("tea", shortest=9, longest=5) == []
-
-
-def test_known_words_are_told_from_others(index: NoteIndex) -> None:
-    put(index, "a.md", ["tea", "слово"])
-    assert index.words_in_vocabulary(["tea", "слово", "milk"]) == {"tea", "слово"}
 
 
 @given(st.text("abcdeфы", min_size=3, max_size=10), st.data())

@@ -16,10 +16,7 @@ import pytest
 
 from rath.errors import InvalidRequestError, MemoryBackendError
 from rath.memory import (
-    MemoryFindResult,
-    MemoryHit,
     MemoryOpCommit,
-    MemoryOpFind,
     MemoryOpForget,
     MemoryOpWrite,
     MemoryStore,
@@ -28,6 +25,7 @@ from rath.memory import (
 from rath.memory.adapters.local import LocalMemoryBackend
 from rath.memory.notes import note_op
 from tests.support.meanings import Meanings
+from tests.support.memories import found, hits
 
 Open = Callable[..., MemoryStore]
 
@@ -76,25 +74,13 @@ def lay(root: Path, texts: dict[str, str]) -> None:
         os.utime(path, ns=(10**18, 10**18))
 
 
-def hits(store: MemoryStore, query: str, **fields: Any) -> tuple[MemoryHit, ...]:
-    """What a query finds."""
-    result = store.dispatch(MemoryOpFind(query, **fields))
-    assert isinstance(result, MemoryFindResult)
-    return result.hits
-
-
-def uris(store: MemoryStore, query: str, **fields: Any) -> list[str]:
-    """The URIs that a query finds."""
-    return [hit.uri for hit in hits(store, query, **fields)]
-
-
 # ---------------------------------------------------------------- ranking
 
 
 def test_a_note_without_a_word_of_the_query_is_found_by_its_meaning(store: MemoryStore) -> None:
     uri = write(store, "a", "the automobile is red")
     write(store, "b", "rain on monday")
-    assert uris(store, "vehicle") == [uri]
+    assert found(store, "vehicle") == [uri]
 
 
 def test_a_threshold_means_the_same_in_every_mode(open_with: Open, model: Meanings) -> None:
@@ -143,18 +129,18 @@ def test_what_is_far_is_no_hit(store: MemoryStore) -> None:
 def test_only_near_notes_are_hits(open_with: Open, model: Meanings) -> None:
     store = open_with(embedding=model, min_similarity=0.8)
     write(store, "a", "car tea cat")
-    assert uris(store, "vehicle") == []
+    assert found(store, "vehicle") == []
     near = write(store, "b", "automobile")
-    assert uris(store, "vehicle") == [near]
+    assert found(store, "vehicle") == [near]
 
 
-@pytest.mark.parametrize(("ranking", "found"), [("bm25", "b"), ("vectors", "a")])
-def test_one_order_alone(open_with: Open, model: Meanings, ranking: str, found: str) -> None:
+@pytest.mark.parametrize(("ranking", "first"), [("bm25", "b"), ("vectors", "a")])
+def test_one_order_alone(open_with: Open, model: Meanings, ranking: str, first: str) -> None:
     store = open_with(embedding=model, ranking=ranking)
     write(store, "a", "automobile")
     write(store, "b", "a vehicle without which tea cat rain car")
-    assert uris(store, "vehicle") == [f"memory://user/{found}"] or found == "a"
-    assert uris(store, "vehicle")[0] == f"memory://user/{found}"
+    assert found(store, "vehicle") == [f"memory://user/{first}"] or first == "a"
+    assert found(store, "vehicle")[0] == f"memory://user/{first}"
 
 
 def test_the_score_by_vectors_alone_is_the_cosine(open_with: Open, model: Meanings) -> None:
@@ -167,7 +153,7 @@ def test_the_score_by_vectors_alone_is_the_cosine(open_with: Open, model: Meanin
 def test_words_alone_make_no_vectors(open_with: Open, model: Meanings, root: Path) -> None:
     store = open_with(embedding=model, ranking="bm25")
     write(store, "a", "tea", wait=True)
-    assert uris(store, "tea")
+    assert found(store, "tea")
     assert model.calls == []
     assert not list(root.glob("vectors-*"))
 
@@ -175,7 +161,7 @@ def test_words_alone_make_no_vectors(open_with: Open, model: Meanings, root: Pat
 def test_a_part_of_the_store_is_searched_alone(store: MemoryStore) -> None:
     write(store, "in/a", "automobile")
     write(store, "out/a", "automobile")
-    assert uris(store, "vehicle", target_uri="memory://user/in") == ["memory://user/in/a"]
+    assert found(store, "vehicle", target_uri="memory://user/in") == ["memory://user/in/a"]
 
 
 def test_a_session_gives_one_hit_and_shows_what_fits(store: MemoryStore) -> None:
@@ -190,7 +176,7 @@ def test_a_session_gives_one_hit_and_shows_what_fits(store: MemoryStore) -> None
 
 def test_an_expired_note_is_not_found_by_meaning(store: MemoryStore) -> None:
     store.dispatch(note_op("automobile", ttl=timedelta(microseconds=1)))
-    assert uris(store, "vehicle") == []
+    assert found(store, "vehicle") == []
 
 
 # ---------------------------------------------------------------- when vectors are made
@@ -202,39 +188,39 @@ def test_a_text_is_embedded_once(open_with: Open, store: MemoryStore, model: Mea
     write(store, "a", "tea", wait=True)
     write(store, "a", "automobile", wait=True)
     assert model.asked == ["automobile", "tea"]
-    assert uris(open_with(embedding=model), "vehicle") == ["memory://user/a", "memory://user/b"]
+    assert found(open_with(embedding=model), "vehicle") == ["memory://user/a", "memory://user/b"]
     assert model.asked == ["automobile", "tea", "vehicle"]
 
 
 def test_a_query_is_embedded_once(store: MemoryStore, model: Meanings) -> None:
     write(store, "a", "automobile")
-    assert uris(store, "vehicle") == uris(store, " vehicle ")
+    assert found(store, "vehicle") == found(store, " vehicle ")
     assert model.asked == ["automobile", "vehicle"]
 
 
 def test_a_file_written_by_hand_is_found_by_meaning(store: MemoryStore, root: Path) -> None:
-    assert uris(store, "vehicle") == []
+    assert found(store, "vehicle") == []
     (root / "user").mkdir(exist_ok=True)
     (root / "user" / "hand.md").write_text("automobile")
-    assert uris(store, "vehicle") == ["memory://user/hand"]
+    assert found(store, "vehicle") == ["memory://user/hand"]
     (root / "user" / "hand.md").write_text("cat")
-    assert uris(store, "vehicle") == []
+    assert found(store, "vehicle") == []
 
 
 def test_a_blank_note_and_a_blank_query_are_not_embedded(
     store: MemoryStore, model: Meanings
 ) -> None:
     write(store, "a", " \n ", wait=True)
-    assert uris(store, " ") == []
+    assert found(store, " ") == []
     assert model.calls == []
 
 
 def test_a_text_without_direction_is_not_asked_for_again(open_with: Open, model: Meanings) -> None:
     first = open_with(embedding=model)
     write(first, "a", "nothing known", wait=True)
-    assert uris(first, "vehicle") == []
+    assert found(first, "vehicle") == []
     second = open_with(embedding=model)
-    assert uris(second, "tea") == []
+    assert found(second, "tea") == []
     assert model.asked == ["nothing known", "vehicle", "tea"]
 
 
@@ -256,7 +242,7 @@ def test_another_length_of_vectors_makes_all_anew(open_with: Open, model: Meanin
     longer = Longer()
     second = open_with(embedding=longer, embedding_model="Meanings")
     write(second, "b", "a cat", wait=True)
-    assert uris(second, "vehicle") == ["memory://user/a"]
+    assert found(second, "vehicle") == ["memory://user/a"]
     assert sorted(longer.asked) == ["a cat", "automobile", "vehicle"]
 
 
@@ -272,7 +258,7 @@ def test_a_query_of_another_length_makes_all_anew(open_with: Open, model: Meanin
     write(first, "a", "automobile", wait=True)
     second = open_with(embedding=Longer(), embedding_model="Meanings")
     hits(second, "cat")
-    assert uris(second, "vehicle") == ["memory://user/a"]
+    assert found(second, "vehicle") == ["memory://user/a"]
 
 
 def test_vectors_of_an_older_version_are_used_and_left(
@@ -284,7 +270,7 @@ def test_vectors_of_an_older_version_are_used_and_left(
     sidecar.write_text(json.dumps({"model": "Meanings", "vector": [0, 2, 0, 0]}))
     os.utime(note, ns=(10**18, 10**18))
     before = (sidecar.stat().st_mtime_ns, sidecar.read_bytes())
-    assert uris(store, "vehicle") == ["memory://user/a"]
+    assert found(store, "vehicle") == ["memory://user/a"]
     assert model.asked == ["vehicle"]
     assert (sidecar.stat().st_mtime_ns, sidecar.read_bytes()) == before
 
@@ -296,7 +282,7 @@ def test_a_sidecar_of_another_length_is_left(
     (root / "user" / "a.md").write_text("automobile")
     (root / "user" / "a.vec").write_text(json.dumps({"model": "Meanings", "vector": [1, 2]}))
     write(store, "b", "tea")
-    assert uris(store, "vehicle", top_k=1) == ["memory://user/a"]
+    assert found(store, "vehicle", top_k=1) == ["memory://user/a"]
     assert sorted(model.asked) == ["automobile", "tea", "vehicle"]
 
 
@@ -304,7 +290,7 @@ def test_the_files_of_vectors_may_be_deleted(store: MemoryStore, root: Path) -> 
     write(store, "a", "automobile", wait=True)
     for path in root.glob("vectors-*"):
         path.unlink()
-    assert uris(store, "vehicle") == ["memory://user/a"]
+    assert found(store, "vehicle") == ["memory://user/a"]
 
 
 def test_what_is_forgotten_is_not_among_the_vectors(
@@ -317,7 +303,7 @@ def test_what_is_forgotten_is_not_among_the_vectors(
     store.dispatch(MemoryOpForget(uri))
     after = file.read_bytes()
     assert sum(map(bool, before)) - sum(map(bool, after)) >= 2
-    assert uris(store, "vehicle") == []
+    assert found(store, "vehicle") == []
     write(store, "c", "automobile", wait=True)
     assert model.asked == ["automobile", "tea", "vehicle", "automobile"]
 
@@ -331,7 +317,7 @@ def test_a_failing_model_leaves_words_and_warns_once(
     model.failure = ConnectionError("no network")
     with caplog.at_level(logging.WARNING):
         uri = write(store, "a", "automobile and tea", wait=True)
-        assert uris(store, "tea") == uris(store, "tea") == [uri]
+        assert found(store, "tea") == found(store, "tea") == [uri]
     [logged] = [each for each in caplog.records if each.name == "rath.memory.local"]
     assert "ConnectionError: no network" in logged.getMessage()
     assert len(model.calls) == 1
@@ -349,9 +335,9 @@ def test_a_refused_text_does_not_keep_others_from_their_vectors(
     lay(root, {"a": "automobile", "b": "poison", "c": "car"})
     model = Choosy()
     store = open_with(embedding=model)
-    assert uris(store, "vehicle") == ["memory://user/a", "memory://user/c"]
+    assert found(store, "vehicle") == ["memory://user/a", "memory://user/c"]
     n_calls = len(model.calls)
-    assert len(uris(store, "vehicle")) == 2
+    assert len(found(store, "vehicle")) == 2
     assert len(model.calls) == n_calls
 
 
@@ -360,7 +346,7 @@ def test_a_model_that_refuses_everything_is_asked_few_times(
 ) -> None:
     lay(root, {f"n{number}": f"tea {number}" for number in range(20)})
     model.failure = ValueError("never")
-    assert len(uris(open_with(embedding=model), "tea")) == 8
+    assert len(found(open_with(embedding=model), "tea")) == 20
     assert len(model.calls) == 4
 
 
@@ -378,7 +364,7 @@ def test_what_is_no_list_of_vectors_leaves_words(
 
     lay(root, {"a": "tea", "b": "more tea"})
     with caplog.at_level(logging.WARNING):
-        assert len(uris(open_with(embedding=Wrong()), "tea")) == 2
+        assert len(found(open_with(embedding=Wrong()), "tea")) == 2
     assert "goes by words only" in caplog.text
 
 
@@ -394,7 +380,7 @@ def test_vectors_of_changing_lengths_end_in_a_warning(open_with: Open, root: Pat
     told = Told("different lengths")
     logging.getLogger("rath.memory.local").addHandler(told)
     store = open_with(embedding=Changing())
-    assert uris(store, "tea")
+    assert found(store, "tea")
     assert told.event.wait(50)
     logging.getLogger("rath.memory.local").removeHandler(told)
 
@@ -444,10 +430,10 @@ def test_the_model_inside_the_process_finds_what_is_meant(open_with: Open) -> No
     tea = write(store, "tea", "The user has green tea every morning.")
     bill = write(store, "bill", "Invoices are due on the last Friday of the month.")
     pet = write(store, "pet", "Rex, the dog, is afraid of thunder.")
-    assert uris(store, "what does she like to drink?")[0] == tea
-    assert uris(store, "payment deadline") == [bill]
-    assert uris(store, "animals at home")[0] == pet
-    assert uris(store, "quantum chromodynamics") == []
+    assert found(store, "what does she like to drink?")[0] == tea
+    assert found(store, "payment deadline") == [bill]
+    assert found(store, "animals at home")[0] == pet
+    assert found(store, "quantum chromodynamics") == []
 
 
 def test_a_model_that_is_not_there_is_said_at_opening(open_with: Open) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory import (
-    MemoryExecutionFailure,
-    MemoryOpWrite,
-    MemorySource,
-    MemoryStore,
-    MemoryWriteResult,
-)
+from rath import memory
 from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.metadata import (
@@ -31,13 +25,13 @@ from rath.memory.adapters.local.metadata import (
 )
 from rath.memory.adapters.local.store import Expiry, LocalStore
 from rath.memory.notes import EXPIRES_AT, MODEL, NO_METADATA, ROWS, SESSION_ID, Metadata, note_op
-from tests.support.forgetting import Clock, forget, found, listed, opened, read, write
+from tests.support.memories import Clock, forget, found, listed, opened, read, write
 
 NOW = 1_000_000.0
 
 times = st.integers(0, 100_000).map(float)
 sources = st.builds(
-    MemorySource,
+    memory.MemorySource,
     st.sampled_from(["s", "t", "u"]),
     st.sets(st.integers(0, 9)).map(lambda rows: tuple(sorted(rows))),
     st.none() | st.just("m"),
@@ -96,12 +90,6 @@ def test_a_note_goes_with_its_last_session_unless_it_was_remembered(
         assert left == (Metadata(value.expires_at) if value.is_remembered else None)
 
 
-def test_who_told_first_is_kept() -> None:
-    old = Metadata(None, (MemorySource("s", (1,), None, 5.0),))
-    new = Metadata(None, (MemorySource("s", (0,), "m", 9.0),))
-    assert old.union(new).sources == (MemorySource("s", (0, 1), "m", 5.0),)
-
-
 def test_metadata_tell_the_end_and_the_source() -> None:
     metadata = {
         EXPIRES_AT: "1970-01-01T01:00:09+01:00",
@@ -111,10 +99,10 @@ def test_metadata_tell_the_end_and_the_source() -> None:
         "else": "x",
     }
     value = Metadata.from_write(metadata, now=NOW)
-    assert value == Metadata(9.0, (MemorySource("s", (3, 4), "m", NOW),))
+    assert value == Metadata(9.0, (memory.MemorySource("s", (3, 4), "m", NOW),))
     assert Metadata.from_write({"on_conflict": "keep_both"}, now=NOW) == NO_METADATA
     assert Metadata.from_write({SESSION_ID: "s"}, now=NOW).sources == (
-        MemorySource("s", (), None, NOW),
+        memory.MemorySource("s", (), None, NOW),
     )
 
 
@@ -145,7 +133,7 @@ def test_what_cannot_be_kept_is_refused(metadata: dict[str, Any]) -> None:
 moments = st.datetimes().map(lambda moment: (moment - moment.min).total_seconds() - 62_135_596_800)
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 rows = st.lists(st.integers(0, 10**9), max_size=4).map(tuple)
-any_sources = st.builds(MemorySource, texts, rows, st.none() | texts, st.none() | moments)
+any_sources = st.builds(memory.MemorySource, texts, rows, st.none() | texts, st.none() | moments)
 sourced = st.builds(Metadata, st.none() | moments, st.lists(any_sources, max_size=3).map(tuple))
 remembered_too = st.builds(Metadata, st.none(), st.tuples(any_sources), st.just(value=True))
 any_metadata = sourced | remembered_too
@@ -171,7 +159,7 @@ def test_what_is_written_is_read(record: MetadataRecord) -> None:
 
 
 def test_the_file_has_the_documented_form() -> None:
-    metadata = Metadata(60.0, (MemorySource("s", (1, 2), "m", 0.5),))
+    metadata = Metadata(60.0, (memory.MemorySource("s", (1, 2), "m", 0.5),))
     assert json.loads(MetadataRecord(metadata).to_json()) == {
         "schema_version": 1,
         "expires_at": "1970-01-01T00:01:00+00:00",
@@ -216,30 +204,17 @@ A = "memory://user/a"
 SOON, LATER = Metadata(10.0), Metadata(20.0)
 
 
-@pytest.fixture
-def clock() -> Clock:
-    """A clock to turn."""
-    return Clock()
-
-
-@pytest.fixture
-def store(root: Path, clock: Clock) -> Iterator[MemoryStore]:
-    """An open store on that clock."""
-    with opened(root, clock) as kept:
-        yield kept
-
-
 def beside(root: Path) -> Path:
     """The file that tells about the note."""
     return root / "user/a.meta.json"
 
 
-def test_there_is_no_file_to_say_nothing(store: MemoryStore, root: Path) -> None:
+def test_there_is_no_file_to_say_nothing(store: memory.MemoryStore, root: Path) -> None:
     write(store, A, "x")
     assert not beside(root).exists()
 
 
-def test_a_note_tells_where_it_comes_from(store: MemoryStore, clock: Clock) -> None:
+def test_a_note_tells_where_it_comes_from(store: memory.MemoryStore, clock: Clock) -> None:
     write(store, A, "x", until=clock.after(9), session="s", rows=(3, 1))
     note = read(store, A)
     assert note is not None
@@ -249,43 +224,11 @@ def test_a_note_tells_where_it_comes_from(store: MemoryStore, clock: Clock) -> N
     assert note.expires_at == clock.now.timestamp() + 9
 
 
-def test_the_later_end_counts_and_none_is_for_ever(store: MemoryStore, clock: Clock) -> None:
-    for seconds in (9, 5, 7):
-        write(store, A, "x", until=clock.after(seconds))
-    note = read(store, A)
-    assert note is not None
-    assert note.expires_at == clock.now.timestamp() + 9
-    write(store, A, "x")
-    write(store, A, "x", until=clock.after(3))
-    note = read(store, A)
-    assert note is not None
-    assert note.expires_at is None
-
-
-def test_another_text_has_nothing_of_the_old(store: MemoryStore, root: Path, clock: Clock) -> None:
-    write(store, A, "x", until=clock.after(9), session="s")
-    write(store, A, "y")
-    assert not beside(root).exists()
-    assert forget(store, session="s") == ()
-    clock.turn(10)
-    assert read(store, A) is not None
-
-
-def test_a_write_over_an_expired_note_begins_anew(store: MemoryStore, clock: Clock) -> None:
-    write(store, A, "x", until=clock.after(1), session="s")
-    clock.turn(1)
-    write(store, A, "x", until=clock.after(5))
-    note = read(store, A)
-    assert note is not None
-    assert note.sources == ()
-    assert found(store, "x") == [A]
-
-
-def test_the_place_of_an_expired_note_is_free(store: MemoryStore, clock: Clock) -> None:
+def test_the_place_of_an_expired_note_is_free(store: memory.MemoryStore, clock: Clock) -> None:
     op = note_op("x")
     write(store, op.uri, "other", until=clock.after(1))
     clock.turn(1)
-    assert store.dispatch(op) == MemoryWriteResult(op.uri, 1)
+    assert store.dispatch(op) == memory.MemoryWriteResult(op.uri, 1)
     note = read(store, op.uri)
     assert note is not None
     assert (note.data, note.expires_at) == ("x", None)
@@ -296,22 +239,24 @@ def test_a_note_that_came_just_before_is_seen(root: Path) -> None:
     catalog = Catalog(root)
     store = LocalStore(root, catalog)
     op = note_op("x")
-    notes.write(store, MemoryOpWrite(op.uri, "other"))
+    notes.write(store, memory.MemoryOpWrite(op.uri, "other"))
 
     def wait_for_turn() -> bool:
         return True
 
     for _ in range(2):
         result = notes.write(store, op, only_if=wait_for_turn)
-        assert isinstance(result, MemoryWriteResult)
+        assert isinstance(result, memory.MemoryWriteResult)
         assert result.uri.startswith(op.uri)
         assert result.uri != op.uri
     catalog.close()
 
 
-def test_bad_metadata_are_refused_and_nothing_is_written(store: MemoryStore, root: Path) -> None:
-    result = store.dispatch(MemoryOpWrite(A, "x", metadata={EXPIRES_AT: "soon"}))
-    assert isinstance(result, MemoryExecutionFailure)
+def test_bad_metadata_are_refused_and_nothing_is_written(
+    store: memory.MemoryStore, root: Path
+) -> None:
+    result = store.dispatch(memory.MemoryOpWrite(A, "x", metadata={EXPIRES_AT: "soon"}))
+    assert isinstance(result, memory.MemoryExecutionFailure)
     assert result.kind == "unsupported"
     assert "ISO 8601" in result.message
     assert not (root / "user").exists()
@@ -319,7 +264,7 @@ def test_bad_metadata_are_refused_and_nothing_is_written(store: MemoryStore, roo
 
 @pytest.mark.parametrize("text", ["[", "{}", '{"name": "other"}', "x" * 1_100_000])
 def test_a_foreign_file_hides_nothing_and_stays(
-    store: MemoryStore, root: Path, text: str, caplog: pytest.LogCaptureFixture
+    store: memory.MemoryStore, root: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (root / "user").mkdir()
     beside(root).write_text(text)
@@ -335,7 +280,7 @@ def test_a_foreign_file_hides_nothing_and_stays(
 
 
 def test_a_directory_or_a_link_in_its_place_tells_nothing(
-    store: MemoryStore, root: Path, tmp_path: Path, clock: Clock
+    store: memory.MemoryStore, root: Path, tmp_path: Path, clock: Clock
 ) -> None:
     write(store, A, "x")
     beside(root).mkdir()
@@ -351,7 +296,7 @@ def test_a_directory_or_a_link_in_its_place_tells_nothing(
     assert read(store, A) is not None
 
 
-def test_a_change_by_hand_counts(store: MemoryStore, root: Path, clock: Clock) -> None:
+def test_a_change_by_hand_counts(store: memory.MemoryStore, root: Path, clock: Clock) -> None:
     write(store, A, "zebra", until=clock.after(9))
     beside(root).write_text(beside(root).read_text().replace("2030", "2029"))
     assert read(store, A) is None
@@ -362,7 +307,7 @@ def test_a_change_by_hand_counts(store: MemoryStore, root: Path, clock: Clock) -
 
 
 def test_a_text_edited_by_hand_keeps_its_end_and_its_source(
-    store: MemoryStore, root: Path, clock: Clock
+    store: memory.MemoryStore, root: Path, clock: Clock
 ) -> None:
     write(store, A, "x", until=clock.after(9), session="s")
     (root / "user/a.md").write_text("x, mended")
@@ -420,9 +365,9 @@ def test_a_process_killed_between_steps_leaves_each_text_with_its_own_end(
     root.mkdir()
     catalog = Catalog(root)
     store = LocalStore(root, catalog, expiry=Expiry(clock))
-    notes.write(store, MemoryOpWrite(A, "old", metadata=told["old"]))
+    notes.write(store, memory.MemoryOpWrite(A, "old", metadata=told["old"]))
     with killed_after(n_changes):
-        notes.write(store, MemoryOpWrite(A, "new", metadata=told["new"]))
+        notes.write(store, memory.MemoryOpWrite(A, "new", metadata=told["new"]))
     catalog.close()
     with opened(root, clock) as again:
         note = read(again, A)
@@ -440,8 +385,8 @@ def test_what_a_killed_process_told_of_a_note_it_never_wrote_says_nothing(
     catalog = Catalog(root)
     store = LocalStore(root, catalog, expiry=Expiry(clock))
     with killed_after(n_changes):
-        notes.write(store, MemoryOpWrite(A, "x", metadata={EXPIRES_AT: clock.after(9)}))
-    notes.write(store, MemoryOpWrite(A, "x"))
+        notes.write(store, memory.MemoryOpWrite(A, "x", metadata={EXPIRES_AT: clock.after(9)}))
+    notes.write(store, memory.MemoryOpWrite(A, "x"))
     catalog.close()
     with opened(root, clock) as again:
         note = read(again, A)

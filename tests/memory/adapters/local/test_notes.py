@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from rath.memory import (
     MemoryEntry,
-    MemoryExecutionFailure,
     MemoryListResult,
-    MemoryOp,
     MemoryOpList,
     MemoryOpRead,
     MemoryOpResource,
@@ -24,27 +22,14 @@ from rath.memory import (
     MemoryWriteResult,
 )
 from rath.memory.notes import note_op
-from rath.memory.uri import content_digest, note_uri
+from rath.memory.uri import content_digest
+from tests.support.memories import failed, text_at
 
 A = "memory://user/memories/facts/a"
 
 segments = st.text(
     st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20
 ).filter(lambda text: text not in {".", ".."})
-
-
-def failed(store: MemoryStore, op: MemoryOp) -> str:
-    """The kind of failure that an operation gives."""
-    result = store.dispatch(op)
-    assert isinstance(result, MemoryExecutionFailure), result
-    return result.kind
-
-
-def text_at(store: MemoryStore, uri: str) -> str | bytes:
-    """What a note holds."""
-    result = store.dispatch(MemoryOpRead(uri))
-    assert isinstance(result, MemoryReadResult), result
-    return result.data
 
 
 def entries(store: MemoryStore, op: MemoryOpList | MemoryOpTree) -> tuple[MemoryEntry, ...]:
@@ -87,15 +72,6 @@ def test_writing_the_same_text_again_leaves_the_file_alone(store: MemoryStore, r
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_names_with_dots_are_notes_of_their_own(store: MemoryStore) -> None:
-    for name in ("report.v1", "report.v2", "report"):
-        store.dispatch(MemoryOpWrite(f"memory://user/{name}", name))
-    assert text_at(store, "memory://user/report.v1") == "report.v1"
-    assert text_at(store, "memory://user/report") == "report"
-    listed = [each.name for each in entries(store, MemoryOpList("memory://user"))]
-    assert listed == ["report", "report.v1", "report.v2"]
-
-
 def test_other_modes_of_writing_are_not_supported(store: MemoryStore) -> None:
     assert failed(store, MemoryOpWrite(A, "x", mode="append")) == "unsupported"
 
@@ -106,34 +82,11 @@ def test_a_lone_surrogate_is_replaced(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri",
-    [
-        "",
-        "user/a",
-        "file:///user/a",
-        "memory://",
-        "memory:/",
-        "memory://elsewhere/a",
-        "memory://user//a",
-        "memory://user/a//",
-        "memory://user/./a",
-        "memory://user/../agent/a",
-        "memory://user/a/..",
-        "memory://user/a\0b",
-        "memory://user/\ud800",
-    ],
+    "uri", ["", "file:///user/a", "memory://user/a\0b", "memory://user/\ud800"]
 )
 def test_what_names_no_place_is_refused_by_every_operation(store: MemoryStore, uri: str) -> None:
     ops = [MemoryOpWrite(uri, "x"), MemoryOpRead(uri), MemoryOpList(uri), MemoryOpTree(uri)]
     assert [failed(store, op) for op in ops] == ["invalid_uri"] * 4
-
-
-@pytest.mark.parametrize("uri", ["memory://user/", "memory://user/a/"])
-def test_a_note_has_no_slash_at_its_end(store: MemoryStore, uri: str) -> None:
-    assert [failed(store, op) for op in (MemoryOpWrite(uri, "x"), MemoryOpRead(uri))] == [
-        "invalid_uri"
-    ] * 2
-    assert entries(store, MemoryOpList(uri)) == entries(store, MemoryOpTree(uri)) == ()
 
 
 def test_a_link_out_of_the_store_is_not_followed(
@@ -232,12 +185,6 @@ def test_a_tree_goes_as_deep_as_it_is_told(
         store.dispatch(MemoryOpWrite(f"memory://agent/{name}", "x"))
     found = entries(store, MemoryOpTree("memory://agent", depth))
     assert [each.uri.removeprefix("memory://agent/") for each in found] == expected
-
-
-def test_an_identical_note_is_stored_once(store: MemoryStore, root: Path) -> None:
-    results = {store.dispatch(note_op("tea, not coffee")) for _ in range(3)}
-    assert results == {MemoryWriteResult(note_uri("user", "preferences", "tea, not coffee"), 15)}
-    assert len(list(root.rglob("*.md"))) == 1
 
 
 def test_another_note_of_the_same_name_gets_a_longer_one(store: MemoryStore) -> None:

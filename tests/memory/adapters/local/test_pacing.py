@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rath.memory.adapters.local.catalog import Catalog
-from rath.memory.adapters.local.pacing import DelayedWork, WalkPace
+from rath.memory.adapters.local.pacing import DelayedWork, WalkOver, WalkPace
 
 FOREVER = 1000.0
 
@@ -130,12 +130,13 @@ def test_a_walk_goes_on_for_a_second_after_its_catalog_was_closed(
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     pace = WalkPace(threading.RLock())
-    assert not pace.is_to_end()
+    pace.breathe()
     pace.close()
     now[0] += 0.9
-    assert not pace.is_to_end()
+    pace.breathe()
     now[0] += 0.2
-    assert pace.is_to_end()
+    with pytest.raises(WalkOver):
+        pace.breathe()
 
 
 def test_a_walk_waits_for_a_search_that_goes_on() -> None:
@@ -143,7 +144,7 @@ def test_a_walk_waits_for_a_search_that_goes_on() -> None:
     pace = WalkPace(lock)
 
     def walk() -> None:
-        pace.is_to_end()
+        pace.breathe()
         has_gone_on.set()
 
     with lock:

@@ -10,16 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rath.memory import (
-    MemoryExecutionFailure,
-    MemoryOp,
-    MemoryOpRead,
-    MemoryOpResource,
-    MemoryReadResult,
-    MemoryStore,
-    MemoryWriteResult,
-)
+from rath import memory
 from tests.memory.adapters.local.conftest import Find
+from tests.support.memories import failed
 
 BODY = b"# Guide\nHerons wait.\n"
 NAME = sha256(BODY).hexdigest()[:16]
@@ -76,18 +69,11 @@ def guide(tmp_path: Path) -> Path:
     return path
 
 
-def failed(store: MemoryStore, op: MemoryOp) -> str:
-    """The kind of failure that an operation gives."""
-    result = store.dispatch(op)
-    assert isinstance(result, MemoryExecutionFailure), result
-    return result.kind
-
-
 def test_a_file_is_kept_with_what_is_known_of_it(
-    store: MemoryStore, root: Path, guide: Path, find: Find
+    store: memory.MemoryStore, root: Path, guide: Path, find: Find
 ) -> None:
-    op = MemoryOpResource(str(guide), reason="to know birds", instruction="be brief")
-    assert store.dispatch(op) == MemoryWriteResult(f"memory://resources/{NAME}", len(BODY))
+    op = memory.MemoryOpResource(str(guide), reason="to know birds", instruction="be brief")
+    assert store.dispatch(op) == memory.MemoryWriteResult(f"memory://resources/{NAME}", len(BODY))
     place = root / "resources" / NAME
     assert (place / "source.md").read_bytes() == BODY
     about = (place / "meta.md").read_text("utf-8")
@@ -108,17 +94,17 @@ def test_a_file_is_kept_with_what_is_known_of_it(
     assert find("birds") == [f"memory://resources/{NAME}/meta"]
 
 
-def test_the_same_content_is_kept_once(store: MemoryStore, root: Path, guide: Path) -> None:
-    first = store.dispatch(MemoryOpResource(str(guide), reason="first"))
+def test_the_same_content_is_kept_once(store: memory.MemoryStore, root: Path, guide: Path) -> None:
+    first = store.dispatch(memory.MemoryOpResource(str(guide), reason="first"))
     copy = guide.with_name("copy.md")
     copy.write_bytes(BODY)
-    assert store.dispatch(MemoryOpResource(str(copy), reason="second")) == first
+    assert store.dispatch(memory.MemoryOpResource(str(copy), reason="second")) == first
     assert "first" in (root / "resources" / NAME / "meta.md").read_text("utf-8")
 
 
-def test_a_target_is_another_directory(store: MemoryStore, root: Path, guide: Path) -> None:
-    result = store.dispatch(MemoryOpResource(guide.as_uri(), "viking://agent/books"))
-    assert result == MemoryWriteResult(f"memory://agent/books/{NAME}", len(BODY))
+def test_a_target_is_another_directory(store: memory.MemoryStore, root: Path, guide: Path) -> None:
+    result = store.dispatch(memory.MemoryOpResource(guide.as_uri(), "viking://agent/books"))
+    assert result == memory.MemoryWriteResult(f"memory://agent/books/{NAME}", len(BODY))
     assert (root / "agent/books" / NAME / "source.md").is_file()
 
 
@@ -126,58 +112,60 @@ def test_a_target_is_another_directory(store: MemoryStore, root: Path, guide: Pa
     ("name", "kept"), [("data", "source.bin"), ("a.tar.gz", "source.gz"), (".env", "source.bin")]
 )
 def test_the_suffix_is_that_of_the_file(
-    store: MemoryStore, root: Path, tmp_path: Path, name: str, kept: str
+    store: memory.MemoryStore, root: Path, tmp_path: Path, name: str, kept: str
 ) -> None:
     (tmp_path / name).write_bytes(BODY)
-    store.dispatch(MemoryOpResource(str(tmp_path / name)))
+    store.dispatch(memory.MemoryOpResource(str(tmp_path / name)))
     assert (root / "resources" / NAME / kept).is_file()
 
 
 @pytest.mark.parametrize("name", ["notes.xyz", "notes", "page.html", "data.json"])
 def test_text_is_found_and_read_whatever_its_suffix(
-    store: MemoryStore, tmp_path: Path, find: Find, name: str
+    store: memory.MemoryStore, tmp_path: Path, find: Find, name: str
 ) -> None:
     (tmp_path / name).write_bytes(BODY)
-    taken = store.dispatch(MemoryOpResource(str(tmp_path / name)))
-    assert isinstance(taken, MemoryWriteResult)
+    taken = store.dispatch(memory.MemoryOpResource(str(tmp_path / name)))
+    assert isinstance(taken, memory.MemoryWriteResult)
     [uri] = find("herons")
     assert uri.startswith(f"{taken.uri}/source.")
-    assert store.dispatch(MemoryOpRead(uri)) == MemoryReadResult(uri, BODY.decode(), "detail")
+    assert store.dispatch(memory.MemoryOpRead(uri)) == memory.MemoryReadResult(
+        uri, BODY.decode(), "detail"
+    )
 
 
 def test_binary_data_is_kept_and_its_description_found(
-    store: MemoryStore, tmp_path: Path, find: Find, caplog: pytest.LogCaptureFixture
+    store: memory.MemoryStore, tmp_path: Path, find: Find, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = tmp_path / "herons.xyz"
     source.write_bytes(b"\x00\x01egrets" + BODY)
-    taken = store.dispatch(MemoryOpResource(str(source), reason="to know storks"))
-    assert isinstance(taken, MemoryWriteResult)
+    taken = store.dispatch(memory.MemoryOpResource(str(source), reason="to know storks"))
+    assert isinstance(taken, memory.MemoryWriteResult)
     assert find("egrets") == []
     assert find("storks") == [f"{taken.uri}/meta"]
     assert "is binary" in caplog.text
     assert f"{taken.uri}/source.xyz" in caplog.text
 
 
-def test_what_is_no_file_is_refused(store: MemoryStore, tmp_path: Path) -> None:
-    assert failed(store, MemoryOpResource(str(tmp_path / "none"))) == "not_found"
-    assert failed(store, MemoryOpResource("file:///no/such/file")) == "not_found"
-    assert failed(store, MemoryOpResource("a\0b")) == "not_found"
-    assert failed(store, MemoryOpResource(str(tmp_path))) == "unsupported"
-    assert failed(store, MemoryOpResource("s3://bucket/key")) == "transport"
+def test_what_is_no_file_is_refused(store: memory.MemoryStore, tmp_path: Path) -> None:
+    assert failed(store, memory.MemoryOpResource(str(tmp_path / "none"))) == "not_found"
+    assert failed(store, memory.MemoryOpResource("file:///no/such/file")) == "not_found"
+    assert failed(store, memory.MemoryOpResource("a\0b")) == "not_found"
+    assert failed(store, memory.MemoryOpResource(str(tmp_path))) == "unsupported"
+    assert failed(store, memory.MemoryOpResource("s3://bucket/key")) == "transport"
 
 
 def test_a_page_is_fetched_also_through_a_redirect(
-    store: MemoryStore, root: Path, site: str
+    store: memory.MemoryStore, root: Path, site: str
 ) -> None:
     for page in ("guide.md", "moved"):
-        result = store.dispatch(MemoryOpResource(f"{site}/{page}"))
-        assert result == MemoryWriteResult(f"memory://resources/{NAME}", len(BODY))
+        result = store.dispatch(memory.MemoryOpResource(f"{site}/{page}"))
+        assert result == memory.MemoryWriteResult(f"memory://resources/{NAME}", len(BODY))
     assert (root / "resources" / NAME / "source.md").read_bytes() == BODY
 
 
-def test_a_page_that_cannot_be_had_is_a_failure(store: MemoryStore, site: str) -> None:
-    assert failed(store, MemoryOpResource(f"{site}/none")) == "transport"
-    assert failed(store, MemoryOpResource(f"{site}/to-ftp")) == "transport"
-    assert failed(store, MemoryOpResource("http://127.0.0.1:1/")) == "transport"
-    assert failed(store, MemoryOpResource("http://[bad/")) == "transport"
-    assert failed(store, MemoryOpResource(f"{site}/slow", timeout_seconds=0.05)) == "timeout"
+def test_a_page_that_cannot_be_had_is_a_failure(store: memory.MemoryStore, site: str) -> None:
+    assert failed(store, memory.MemoryOpResource(f"{site}/none")) == "transport"
+    assert failed(store, memory.MemoryOpResource(f"{site}/to-ftp")) == "transport"
+    assert failed(store, memory.MemoryOpResource("http://127.0.0.1:1/")) == "transport"
+    assert failed(store, memory.MemoryOpResource("http://[bad/")) == "transport"
+    assert failed(store, memory.MemoryOpResource(f"{site}/slow", timeout_seconds=0.05)) == "timeout"

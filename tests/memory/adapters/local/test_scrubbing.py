@@ -16,20 +16,13 @@ import pytest
 
 import rath
 from rath.memory import MemoryOpForget, MemoryOpWrite, MemoryStore
-from rath.memory.adapters.local import notes
+from rath.memory.adapters.local import forgetting, notes
 from rath.memory.adapters.local.catalog import Catalog
-from rath.memory.adapters.local.forgetting import (
-    ForgottenFiles,
-    forget,
-    scrub,
-    sweep,
-    sweep_and_scrub,
-)
 from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import FORGOTTEN_NAME, INDEX_NAME
 from rath.memory.adapters.local.store import SWEEP_SECONDS, Expiry, LocalStore
-from tests.support import forgetting as support
-from tests.support.forgetting import Clock, files_with, found, listed, opened, read, write
+from tests.support import memories as support
+from tests.support.memories import Clock, files_with, found, listed, opened, read, write
 
 A = "memory://user/a"
 
@@ -52,20 +45,12 @@ def store(root: Path) -> Iterator[LocalStore]:
     catalog.close()
 
 
-def test_words_that_another_note_has_stay(store: LocalStore) -> None:
-    for name, text in (("a", "zebra giraffe"), ("b", "giraffe")):
-        notes.write(store, MemoryOpWrite(f"memory://user/{name}", text))
-    forget(store, MemoryOpForget(A))
-    assert support.files_with(store.root, "zebra") == []
-    assert "user/b.md" in support.files_with(store.root, "giraffe")
-
-
 def test_an_older_text_of_a_note_goes_too(store: LocalStore) -> None:
     # Some builds of SQLite overwrite what is deleted by themselves.
     store.catalog.use(lambda index: index.rows("PRAGMA secure_delete = OFF"))
     for text in ("zebra " * 2000, "giraffe"):
         notes.write(store, MemoryOpWrite(A, text))
-    forget(store, MemoryOpForget(A))
+    forgetting.forget(store, MemoryOpForget(A))
     assert support.files_with(store.root, "zebra") == []
 
 
@@ -74,7 +59,7 @@ def test_a_draft_that_a_crash_left_goes_too(store: LocalStore) -> None:
     (store.root / ".drafts").mkdir(exist_ok=True)
     (store.root / ".drafts/.atomic_1.tmp").write_text("zebra")
     (store.root / ".drafts/mine").write_text("giraffe")
-    forget(store, MemoryOpForget(A))
+    forgetting.forget(store, MemoryOpForget(A))
     assert support.files_with(store.root, "zebra") == []
     assert support.files_with(store.root, "giraffe") == [".drafts/mine"]
 
@@ -87,24 +72,24 @@ def test_a_reader_delays_it_to_the_closing(
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM files").fetchall()
         with caplog.at_level(logging.INFO, "rath.memory.local"):
-            forget(store, MemoryOpForget(A))
+            forgetting.forget(store, MemoryOpForget(A))
         assert "removed later" in caplog.text
         assert (store.root / FORGOTTEN_NAME).is_dir()
-    sweep_and_scrub(store)
+    forgetting.sweep_and_scrub(store)
     assert not (store.root / FORGOTTEN_NAME).is_dir()
     assert support.files_with(store.root, "zebra") == []
 
 
 def test_a_writer_delays_it_too(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
     notes.write(store, MemoryOpWrite(A, "zebra"))
-    ForgottenFiles(store.root)
+    forgetting.ForgottenFiles(store.root)
     other = NoteIndex(store.root / INDEX_NAME)
     other.begin()
-    assert not scrub(store)
+    assert not forgetting.scrub(store)
     assert "there may be traces" in caplog.text
     other.roll_back()
     other.close()
-    assert scrub(store)
+    assert forgetting.scrub(store)
 
 
 def test_what_a_killed_process_had_moved_away_is_removed_at_the_next_opening(root: Path) -> None:
@@ -129,16 +114,16 @@ def test_a_store_without_an_index_has_no_traces_in_one(root: Path) -> None:
 
 def test_somebody_else_may_scrub_meanwhile(store: LocalStore) -> None:
     (store.root / "a").write_text("x")
-    trash = ForgottenFiles(store.root)
-    scrub(store)
+    trash = forgetting.ForgottenFiles(store.root)
+    forgetting.scrub(store)
     assert not (store.root / FORGOTTEN_NAME).is_dir()
     taken = trash.take(store.root / "a")
     assert taken is not None
     assert taken.read_text() == "x"
     assert trash.take(store.root / "a") is None
     assert trash.take(store.root / "none") is None
-    assert scrub(store)
-    assert scrub(store)
+    assert forgetting.scrub(store)
+    assert forgetting.scrub(store)
 
 
 def test_another_process_may_have_the_store_open(root: Path) -> None:
@@ -169,11 +154,11 @@ def test_traces_in_an_index_that_is_out_of_reach_go_when_it_is_in_reach_again(ro
     # As on a full disk; an index in memory takes its place.
     catalog.use(lambda index: index.rows("PRAGMA max_page_count = 1"))
     notes.write(store, MemoryOpWrite("memory://user/b", " ".join(map(str, range(20_000)))))
-    forget(store, MemoryOpForget(A))
+    forgetting.forget(store, MemoryOpForget(A))
     catalog.close()
     assert catalog.n_recoveries
     again = LocalStore(root, Catalog(root))
-    sweep_and_scrub(again)
+    forgetting.sweep_and_scrub(again)
     again.catalog.close()
     assert support.files_with(root, "zebra") == []
     assert not (root / FORGOTTEN_NAME).is_dir()
@@ -186,7 +171,7 @@ def test_what_is_forgotten_in_a_row_in_a_large_store_leaves_no_traces_in_the_end
     for name in "abc":
         notes.write(store, MemoryOpWrite(f"memory://user/{name}", f"zebra {name}"))
     for name in "abc":
-        forget(store, MemoryOpForget(f"memory://user/{name}"))
+        forgetting.forget(store, MemoryOpForget(f"memory://user/{name}"))
         assert not (store.root / f"user/{name}.md").exists()
     store.scrubbing.flush()
     assert support.files_with(store.root, "zebra") == []
@@ -194,12 +179,6 @@ def test_what_is_forgotten_in_a_row_in_a_large_store_leaves_no_traces_in_the_end
 
 
 B = "memory://user/dir/b"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock to turn."""
-    return Clock()
 
 
 @pytest.fixture
@@ -224,16 +203,6 @@ def test_a_note_is_seen_until_its_end_and_not_at_it(expiring: MemoryStore, clock
     assert seen(expiring, A) == {True}
     clock.turn(0.001)
     assert seen(expiring, A) == {False}
-
-
-def test_a_clock_that_jumps_back_shows_a_note_that_was_not_removed(
-    expiring: MemoryStore, clock: Clock
-) -> None:
-    write(expiring, A, "zebra", until=clock.after(10))
-    clock.turn(20)
-    assert seen(expiring, A) == {False}
-    clock.turn(-15)
-    assert seen(expiring, A) == {True}
 
 
 def test_expired_notes_take_no_places_from_others(expiring: MemoryStore, clock: Clock) -> None:
@@ -307,12 +276,12 @@ def test_a_sweep_that_cannot_be_made_waits_for_the_next(
     other = NoteIndex(root / INDEX_NAME)
     other.begin()
     with caplog.at_level(logging.INFO, "rath.memory.local"):
-        sweep(LocalStore(root, catalog, expiry=Expiry(clock)))
+        forgetting.sweep(LocalStore(root, catalog, expiry=Expiry(clock)))
     assert "are removed later" in caplog.text
     assert (root / "user/a.md").exists()
     other.roll_back()
     other.close()
-    sweep(LocalStore(root, catalog, expiry=Expiry(clock)))
+    forgetting.sweep(LocalStore(root, catalog, expiry=Expiry(clock)))
     assert not (root / "user/a.md").exists()
     catalog.close()
 
@@ -349,8 +318,8 @@ def test_a_sweep_of_very_many_is_gone_on_with_by_the_next(
             write(expiring, f"memory://user/{name}", "zebra", until=clock.after(5))
         clock.turn(10)
         native = LocalStore(root, Catalog(root), expiry=Expiry(clock))
-        sweep(native)
+        forgetting.sweep(native)
         assert (len(list(root.glob("user/*.md"))), found(expiring, "zebra")) == (1, [])
-        sweep(native)
+        forgetting.sweep(native)
         assert list(root.glob("user/*.md")) == []
         native.catalog.close()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rath.memory import (
     MemoryExecutionFailure,
     MemoryFindResult,
-    MemoryHit,
     MemoryOpCommit,
     MemoryOpFind,
     MemoryOpRead,
@@ -22,6 +21,7 @@ from rath.memory import (
 )
 from rath.memory.adapters.local.search import fused
 from tests.memory.adapters.local.conftest import Find
+from tests.support.memories import hits
 
 
 def note(store: MemoryStore, name: str, text: str) -> str:
@@ -35,13 +35,6 @@ def say(store: MemoryStore, session: str, *texts: str) -> None:
     """Commit a transcript in which the user said something."""
     messages = tuple({"role": "user", "content": text} for text in texts)
     store.dispatch(MemoryOpCommit(session, messages))
-
-
-def hits(store: MemoryStore, query: str, top_k: int = 8) -> tuple[MemoryHit, ...]:
-    """What a query finds."""
-    result = store.dispatch(MemoryOpFind(query, top_k=top_k))
-    assert isinstance(result, MemoryFindResult)
-    return result.hits
 
 
 @given(query=st.text())
@@ -82,12 +75,6 @@ def test_the_note_with_more_and_rarer_words_of_the_query_comes_first(
         note(store, f"n{number}", f"the user said something {number}")
     best = note(store, "best", "the user likes tea")
     assert find("the user tea")[0] == best
-
-
-def test_top_k_bounds_the_hits(store: MemoryStore, find: Find) -> None:
-    for number in range(5):
-        note(store, f"n{number}", "tea")
-    assert [len(find("tea", top_k=k)) for k in (-1, 0, 1, 3, 9)] == [0, 0, 1, 3, 5]
 
 
 def test_a_target_is_a_directory_or_a_note(store: MemoryStore, find: Find) -> None:
@@ -176,11 +163,6 @@ def test_a_long_note_is_found_by_its_beginning(store: MemoryStore, root: Path, f
     uri = note(store, "long", "tea " + "x" * 2_000_000 + " milk")
     assert find("tea") == [uri]
     assert find("milk") == []
-
-
-def test_a_query_may_be_a_whole_page(store: MemoryStore, find: Find) -> None:
-    uri = note(store, "a", "tea")
-    assert find("tea " + " ".join(map(str, range(20_000)))) == [uri]
 
 
 def test_only_the_beginning_of_a_very_long_query_counts(store: MemoryStore, find: Find) -> None:

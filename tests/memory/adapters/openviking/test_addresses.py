@@ -6,15 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.memory.adapters.openviking.addresses import (
-    Addresses,
-    escape_name,
-    has_server_fields,
-    unescape_name,
-)
+from rath.memory.adapters.openviking import client
 from rath.memory.driver import InvalidUri
 
-ALICE = Addresses("alice")
+ALICE = client.Addresses("alice")
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1)
 plain = names.filter(lambda name: name not in {".", ".."})
@@ -23,23 +18,23 @@ odd = st.text(st.sampled_from("=%:? \\.\t0123456789ABCDEFé\u3000\u2028"), min_s
 
 @given(st.one_of(names, odd))
 def test_a_name_comes_back(name: str) -> None:
-    assert unescape_name(escape_name(name)) == name
+    assert client.unescape_name(client.escape_name(name)) == name
 
 
 @given(st.one_of(names, odd))
 def test_a_name_on_the_wire_holds_nothing_that_the_server_changes(name: str) -> None:
-    kept = escape_name(name)
+    kept = client.escape_name(name)
     assert not any(char.isspace() or char in ":?\\" for char in kept)
 
 
 @pytest.mark.parametrize("name", ["tea", "report.v1", "with_score-2", "鷺", "a=b", "100%"])
 def test_ordinary_names_stay(name: str) -> None:
-    assert escape_name(name) == name
+    assert client.escape_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["a=FF", "=C3"])
 def test_what_looks_like_an_escape_of_somebody_else_stays(name: str) -> None:
-    assert unescape_name(name) == name
+    assert client.unescape_name(name) == name
 
 
 @given(st.sampled_from(["user", "agent", "session", "resources"]), st.lists(plain, min_size=1))
@@ -96,5 +91,5 @@ def test_only_notes_lose_their_suffix() -> None:
 
 
 def test_memories_are_known_by_their_directory() -> None:
-    assert has_server_fields("viking://user/alice/memories/x.md")
-    assert not has_server_fields("viking://agent/memories")
+    assert client.has_server_fields("viking://user/alice/memories/x.md")
+    assert not client.has_server_fields("viking://agent/memories")

@@ -9,15 +9,7 @@ import httpx
 import pytest
 from openviking_sdk import errors
 
-from rath.memory import (
-    MemoryBackendError,
-    MemoryExecutionFailure,
-    MemoryOpFind,
-    MemoryOpResource,
-    MemoryStore,
-    MemoryStoreSpec,
-    get,
-)
+from rath import memory
 from rath.memory.adapters.openviking.client import translate_error
 from tests.support.chat_replies import Reply, dropped, json_body, raw, status_error
 from tests.support.chat_server import CapturedRequest, ChatServer
@@ -42,11 +34,13 @@ def server() -> Iterator[ChatServer]:
         yield running
 
 
-def opened(server: ChatServer, **options: object) -> MemoryStore:
+def opened(server: ChatServer, **options: object) -> memory.MemoryStore:
     url = server.base_url.removesuffix("/v1")
     given = {"url": url, **options}
-    spec = MemoryStoreSpec(account_id="acme", user_id="bob", agent_id="helper", options=given)
-    return get("openviking").open(spec)
+    spec = memory.MemoryStoreSpec(
+        account_id="acme", user_id="bob", agent_id="helper", options=given
+    )
+    return memory.get("openviking").open(spec)
 
 
 def test_who_asks_is_told_by_what_was_given_alone(
@@ -79,7 +73,7 @@ def test_a_file_is_uploaded_and_its_path_is_not_told(server: ChatServer, tmp_pat
     source = tmp_path / "notes.md"
     source.write_text("The kingfisher dives.")
     store = opened(server)
-    store.dispatch(MemoryOpResource(str(source)))
+    store.dispatch(memory.MemoryOpResource(str(source)))
     store.backend.close(store)
     upload, taken = server.requests[1:]
     assert b"The kingfisher dives." in upload.body
@@ -94,14 +88,14 @@ def test_a_file_is_uploaded_and_its_path_is_not_told(server: ChatServer, tmp_pat
 )
 def test_what_is_no_server_of_openviking_is_told(server: ChatServer, reply: Reply) -> None:
     server.queue(reply)
-    with pytest.raises(MemoryBackendError, match="no server of OpenViking"):
+    with pytest.raises(memory.MemoryBackendError, match="no server of OpenViking"):
         opened(server)
 
 
 def test_a_login_in_the_url_is_not_shown(server: ChatServer) -> None:
     server.queue(status_error(502))
     url = server.base_url.removesuffix("/v1").replace("//", "//me:the-password@")
-    with pytest.raises(MemoryBackendError) as caught:
+    with pytest.raises(memory.MemoryBackendError) as caught:
         opened(server, url=url)
     assert "the-password" not in str(caught.value)
 
@@ -120,9 +114,9 @@ def test_a_login_in_the_url_is_not_shown(server: ChatServer) -> None:
 def test_a_call_that_goes_wrong_is_a_failure(server: ChatServer, reply: Reply, kind: str) -> None:
     store = opened(server, api_key=KEY)
     server.queue(reply)
-    failed = store.dispatch(MemoryOpFind("x"))
+    failed = store.dispatch(memory.MemoryOpFind("x"))
     store.backend.close(store)
-    assert isinstance(failed, MemoryExecutionFailure)
+    assert isinstance(failed, memory.MemoryExecutionFailure)
     assert failed.kind == kind
     assert len(server.requests) == 2
 
@@ -131,9 +125,9 @@ def test_a_key_that_the_server_repeats_is_in_no_failure(server: ChatServer) -> N
     store = opened(server, api_key=KEY)
     told = {"code": "UNAUTHENTICATED", "message": f"{KEY} is no key"}
     server.queue(json_body({"status": "error", "error": told}, status=401))
-    failed = store.dispatch(MemoryOpFind("x"))
+    failed = store.dispatch(memory.MemoryOpFind("x"))
     store.backend.close(store)
-    assert isinstance(failed, MemoryExecutionFailure)
+    assert isinstance(failed, memory.MemoryExecutionFailure)
     assert failed.kind == "unauthorized"
     assert KEY not in repr(failed)
     assert KEY not in repr(store)

@@ -12,6 +12,7 @@ import pytest
 from rath._async.runtime import runtime
 from rath.memory import (
     MemoryCommitResult,
+    MemoryEntry,
     MemoryExecutionFailure,
     MemoryFindResult,
     MemoryForgetResult,
@@ -35,6 +36,7 @@ from rath.memory import (
 from rath.memory.adapters.openviking import client
 from rath.memory.adapters.openviking.operations import session_tag
 from rath.memory.notes import EXPIRES_AT, KEEP_BOTH, SESSION_ID, places
+from rath.memory.op_types import Level
 from tests.support.openviking_sdk import (
     FOREVER,
     KEY,
@@ -60,26 +62,194 @@ def memory(content: bytes, version: int = 1) -> bytes:
     return content + b'\n\n<!-- MEMORY_FIELDS\n{\n  "version": %d\n}\n-->' % version
 
 
-# ---------------------------------------------------------------- writing
+def entry(address: str, *, is_dir: bool = False) -> Mapping[str, Any]:
+    return {"uri": address, "isDir": is_dir, "size": 3}
 
 
-def test_a_write_goes_to_the_user_and_counts_its_own_bytes() -> None:
-    sdk = ScriptedSdk(write=WRITTEN)
-    assert dispatch(sdk, MemoryOpWrite(NOTE, "鷺")) == MemoryWriteResult(NOTE, 3)
-    asked = {"mode": "create", "wait": False, "options": None}
-    assert sdk.named("write") == [((ADDRESS, "鷺"), asked)]
+def page(*entries: Mapping[str, Any], more: bool = False) -> Mapping[str, Any]:
+    return {"result": list(entries), "has_more": more}
 
 
-def test_the_size_that_the_server_tells_of_a_file_counts() -> None:
-    sdk = ScriptedSdk(write={"context_type": "resource", "written_bytes": 7})
-    uri = "memory://agent/a"
-    assert dispatch(sdk, MemoryOpWrite(uri, "x")) == MemoryWriteResult(uri, 7)
+def hit(address: str, score: float, **more: object) -> Mapping[str, object]:
+    return {"uri": address, "score": score, **more}
 
 
-def test_a_server_that_creates_only_new_files_is_told_to_replace() -> None:
-    sdk = ScriptedSdk(write=(error("AlreadyExistsError"), WRITTEN))
-    assert isinstance(dispatch(sdk, MemoryOpWrite(NOTE, "x")), MemoryWriteResult)
-    assert [options["mode"] for _, options in sdk.named("write")] == ["create", "replace"]
+SAID = ({"role": "user", "content": "x"},)
+SESSION = "viking://user/alice/sessions/s/history"
+COMMITTED = {"task_id": "t1", "archive_uri": f"{SESSION}/archive_001"}
+ARCHIVE = "memory://session/s/history/archive_001"
+COMMITTING = {"create_session": {}, "batch_add_messages": {}, "commit_session": COMMITTED}
+
+
+def committing(**answers: object) -> ScriptedSdk:
+    return ScriptedSdk(**{**COMMITTING, **answers})
+
+
+EXISTS = error("AlreadyExistsError")
+CREATED: Mapping[str, object] = {}
+MISSING = error(NOT_FOUND)
+BUSY_NOW = error("ConflictError", retryable=True)
+KEPT_BOTH = MemoryOpWrite(NOTE, "new", metadata=KEEP_BOTH)
+FIRST, SECOND, LAST = places(KEPT_BOTH)
+CODE = "memory://agent/code.py"
+HITS = {
+    "memories": [hit(ADDRESS, 0.2, abstract="low", level=2)],
+    "resources": [
+        hit("viking://user/bob/x.md", 0.99),
+        hit("viking://agent/.overview.md", 0.9, overview="top", level=1),
+    ],
+    "skills": [hit("viking://agent/skills/s.md", 0.5, level=7)],
+}
+FOUND = (
+    MemoryHit("memory://agent/.overview", 0.9, "top", "overview"),
+    MemoryHit("memory://agent/skills/s", 0.5, None, None),
+    MemoryHit(NOTE, 0.2, "low", "detail"),
+)
+LISTED = (
+    page(entry("viking://agent/b.md"), more=True),
+    page(entry("viking://agent/a", is_dir=True), entry("viking://system/x")),
+)
+ENTRIES = (
+    MemoryEntry("a", "memory://agent/a", is_dir=True),
+    MemoryEntry("b", "memory://agent/b", is_dir=False, size=3),
+)
+DIRECTORY = page(entry("viking://agent/d/e", is_dir=True), entry("viking://agent/d/e/a.md"))
+ENDED = {"status": "completed", "result": {"memories_extracted": {"a": 2, "b": 1, "total": 3}}}
+AGAIN = MemoryOpCommit("s", SAID, run="r")
+WAITING = MemoryOpCommit("s", SAID, wait=True)
+NEW_SESSION = ["delete_session", "create_session", "batch_add_messages", "commit_session"]
+
+
+def read_as(text: str | bytes, level: Level = "detail") -> MemoryReadResult:
+    return MemoryReadResult(NOTE, text, level)
+
+
+ANSWERS: Mapping[str, tuple[MemoryOp, Mapping[str, object], MemoryResult, Sequence[str]]] = {
+    "a memory is as long as its text": (
+        MemoryOpWrite(NOTE, "鷺"), {"write": WRITTEN}, MemoryWriteResult(NOTE, 3), ["write"]),
+    "a file is as long as the server says": (
+        MemoryOpWrite(CODE, "x"), {"write": {"context_type": "resource", "written_bytes": 7}},
+        MemoryWriteResult(CODE, 7), ["write"]),
+    "what exists is replaced": (
+        MemoryOpWrite(NOTE, "x"), {"write": (EXISTS, WRITTEN)}, MemoryWriteResult(NOTE, 1),
+        ["write"] * 2),
+    "what is busy is written when it is free": (
+        MemoryOpWrite(NOTE, "x"), {"write": (BUSY_NOW, BUSY_NOW, WRITTEN)},
+        MemoryWriteResult(NOTE, 1), ["write"] * 3),
+    "the same note keeps its place": (
+        KEPT_BOTH, {"download_bytes": memory(b"new"), "write": WRITTEN},
+        MemoryWriteResult(FIRST, 3), ["download_bytes", "write"]),
+    "another note gets a longer name": (
+        KEPT_BOTH, {"download_bytes": (memory(b"old"), MISSING), "write": WRITTEN},
+        MemoryWriteResult(SECOND, 3), [*["download_bytes"] * 2, "write"]),
+    "the longest name is the last resort": (
+        KEPT_BOTH, {"download_bytes": memory(b"old"), "write": WRITTEN},
+        MemoryWriteResult(LAST, 3), [*["download_bytes"] * 2, "write"]),
+    "a file that is no note is read by its whole name": (
+        MemoryOpRead(CODE), {"download_bytes": (MISSING, b"print()")},
+        MemoryReadResult(CODE, "print()", "detail"), ["download_bytes"] * 2),
+    "fields of the server are no content": (
+        MemoryOpRead(NOTE), {"download_bytes": memory(b"a\n")}, read_as("a\n"),
+        ["download_bytes"]),
+    "fields may be all there is": (
+        MemoryOpRead(NOTE), {"download_bytes": b'<!-- MEMORY_FIELDS\n{"version": 1}\n-->'},
+        read_as(""), ["download_bytes"]),
+    "a note may be without fields": (
+        MemoryOpRead(NOTE), {"download_bytes": b"no fields"}, read_as("no fields"),
+        ["download_bytes"]),
+    "a note may speak of fields": (
+        MemoryOpRead(NOTE), {"download_bytes": b"<!-- MEMORY_FIELDS\n is what I say"},
+        read_as("<!-- MEMORY_FIELDS\n is what I say"), ["download_bytes"]),
+    "bytes are read in no encoding": (
+        MemoryOpRead(NOTE, encoding=None), {"download_bytes": b"\xff"}, read_as(b"\xff"),
+        ["download_bytes"]),
+    "a note or a directory is read in short": (
+        MemoryOpRead(NOTE, level="abstract"), {"abstract": (MISSING, "a line")},
+        read_as("a line", "abstract"), ["abstract"] * 2),
+    "a scope is read in short": (
+        MemoryOpRead("memory://user", level="overview"), {"overview": "a page"},
+        MemoryReadResult("memory://user", "a page", "overview"), ["overview"]),
+    "all pages of a listing are read": (
+        MemoryOpList("memory://agent"), {"ls_page": LISTED}, MemoryListResult(ENTRIES),
+        ["ls_page"] * 2),
+    "what can match nothing asks nothing": (
+        MemoryOpFind(" "), {}, MemoryFindResult(()), []),
+    "no place for a hit asks nothing": (
+        MemoryOpFind("x", top_k=0), {}, MemoryFindResult(()), []),
+    "an empty search asks nothing": (MemoryOpSearch(""), {}, MemoryFindResult(()), []),
+    "hits of all kinds are one list": (
+        MemoryOpFind("q", "memory:/"), {"find": HITS}, MemoryFindResult(FOUND), ["find"]),
+    "the best hits of a search are kept": (
+        MemoryOpSearch("q", "s1", NOTE, top_k=2), {"search": HITS}, MemoryFindResult(FOUND[:2]),
+        ["search"]),
+    "a commit that nobody waits for": (
+        MemoryOpCommit("s", SAID), {**COMMITTING, "create_session": EXISTS},
+        MemoryCommitResult("t1", ARCHIVE, -1), ["create_session", *NEW_SESSION[2:]]),
+    "a commit that is waited for": (
+        WAITING, {**COMMITTING, "get_task": ({"status": "running"}, ENDED), "wait_processed": {}},
+        MemoryCommitResult("t1", ARCHIVE, 3), [*NEW_SESSION[1:], *["get_task"] * 2,
+                                              "wait_processed"]),
+    "there is nothing to commit": (
+        MemoryOpCommit("s", (), wait=True),
+        {**COMMITTING, "commit_session": {"task_id": None, "archive_uri": None}},
+        MemoryCommitResult(None, None, 0), ["create_session", "commit_session"]),
+    "a run is committed once": (
+        AGAIN, {"create_session": EXISTS, "ls_page": page(*(
+            {"uri": f"{SESSION}/archive_00{n}"} for n in (1, 2)))},
+        MemoryCommitResult(None, "memory://session/s/history/archive_002", -1),
+        ["create_session", "ls_page"]),
+    "a commit that left no archive begins anew": (
+        AGAIN, {**COMMITTING, "create_session": (EXISTS, CREATED), "ls_page": page(),
+                "delete_session": None},
+        MemoryCommitResult("t1", ARCHIVE, -1), ["create_session", "ls_page", *NEW_SESSION]),
+    "a commit that left no history begins anew": (
+        AGAIN, {**COMMITTING, "create_session": (EXISTS, CREATED), "ls_page": MISSING,
+                "delete_session": None},
+        MemoryCommitResult("t1", ARCHIVE, -1), ["create_session", "ls_page", *NEW_SESSION]),
+    "a note is forgotten": (
+        MemoryOpForget(NOTE), {"stat": {"isDir": False}, "rm": None}, MemoryForgetResult((NOTE,)),
+        ["stat", "rm"]),
+    "a directory is forgotten where that is meant": (
+        MemoryOpForget("memory://agent/d", recursive=True),
+        {"stat": (MISSING, {"isDir": True}), "tree_page": DIRECTORY, "rm": None},
+        MemoryForgetResult(("memory://agent/d/e/a",)), ["stat", "stat", "tree_page", "rm"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_operation_asks_the_server_and_translates_its_answer(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "BUSY_WAITS", (0.0,))
+    op, answers, expected, calls = ANSWERS[name]
+    sdk = ScriptedSdk(**answers)
+    assert dispatch(sdk, op) == expected
+    assert [called for called, _, _ in sdk.calls] == calls
+
+
+REQUESTS: Sequence[tuple[MemoryOp, object, tuple[object, ...], Mapping[str, object]]] = [
+    (MemoryOpWrite(NOTE, "鷺"), WRITTEN, (ADDRESS, "鷺"),
+     {"mode": "create", "wait": False, "options": None}),
+    (MemoryOpWrite(NOTE, "x", metadata={SESSION_ID: "S 1"}), WRITTEN, (ADDRESS, "x"),
+     {"options": {"tags": [session_tag("S 1")], "tag_mode": "append"}}),
+    (MemoryOpFind("q", "memory:/"), {}, ("q",), {"target_uri": "", "limit": 8}),
+    (MemoryOpFind("a\ud800"), {}, ("a\ufffd",), {}),
+    (MemoryOpSearch("a\ud800"), {}, ("a\ufffd",), {}),
+    (MemoryOpSearch("q", "s1", NOTE, top_k=2), {}, ("q",),
+     {"session_id": "s1", "target_uri": ADDRESS.removesuffix(".md"), "limit": 2}),
+    (MemoryOpList("memory://agent"), page(), ("viking://agent",), {"offset": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "answer", "args", "options"), REQUESTS)
+def test_a_request_says_all_that_the_operation_does(
+    op: MemoryOp, answer: object, args: tuple[object, ...], options: Mapping[str, object]
+) -> None:
+    sdk = ScriptedSdk(**dict.fromkeys(("write", "find", "search", "ls_page"), answer))
+    dispatch(sdk, op)
+    ((_, sent, given),) = sdk.calls
+    assert sent == args
+    assert options.items() <= given.items()
 
 
 def test_white_space_around_a_new_memory_is_kept() -> None:
@@ -88,43 +258,7 @@ def test_white_space_around_a_new_memory_is_kept() -> None:
     assert [options["wait"] for _, options in sdk.named("write")] == [False, True]
 
 
-def test_what_comes_from_a_session_is_tagged() -> None:
-    sdk = ScriptedSdk(write=WRITTEN)
-    dispatch(sdk, MemoryOpWrite(NOTE, "x", metadata={SESSION_ID: "S 1"}))
-    ((_, options),) = sdk.named("write")
-    tag = session_tag("S 1")
-    assert tag.startswith("rath_session_")
-    assert options["options"] == {"tags": [tag], "tag_mode": "append"}
-
-
-def test_a_note_that_keeps_both_moves_to_a_longer_name() -> None:
-    op = MemoryOpWrite(NOTE, "new", metadata=KEEP_BOTH)
-    second = list(places(op))[1]
-    sdk = ScriptedSdk(download_bytes=(memory(b"old"), error(NOT_FOUND)), write=WRITTEN)
-    assert dispatch(sdk, op) == MemoryWriteResult(second, 3)
-
-
-def test_the_same_note_keeps_its_place() -> None:
-    sdk = ScriptedSdk(download_bytes=memory(b"new"), write=WRITTEN)
-    assert dispatch(sdk, MemoryOpWrite(NOTE, "new", metadata=KEEP_BOTH)) == MemoryWriteResult(
-        NOTE, 3
-    )
-
-
-def test_the_longest_name_is_the_last_resort() -> None:
-    op = MemoryOpWrite(NOTE, "new", metadata=KEEP_BOTH)
-    sdk = ScriptedSdk(download_bytes=memory(b"old"), write=WRITTEN)
-    assert dispatch(sdk, op) == MemoryWriteResult(list(places(op))[2], 3)
-
-
 # ---------------------------------------------------------------- waiting and failing
-
-
-def test_what_is_busy_is_written_when_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "BUSY_WAITS", (0.0,))
-    busy = error("ConflictError", retryable=True)
-    sdk = ScriptedSdk(write=(busy, busy, WRITTEN))
-    assert isinstance(dispatch(sdk, MemoryOpWrite(NOTE, "x")), MemoryWriteResult)
 
 
 @pytest.mark.parametrize("last", [RuntimeError("x"), asyncio.CancelledError()])
@@ -147,13 +281,6 @@ def test_a_cancellation_that_somebody_asked_for_is_one(last: BaseException) -> N
         return finding.cancelled()
 
     assert runtime().run(cancel, label="a test")
-
-
-def test_a_query_that_is_no_unicode_is_asked_all_the_same() -> None:
-    sdk = ScriptedSdk(find={}, search={})
-    for op in (MemoryOpFind("a\ud800"), MemoryOpSearch("a\ud800")):
-        assert dispatch(sdk, op) == MemoryFindResult(())
-    assert [args for _, args, _ in sdk.calls] == [("a\ufffd",)] * 2
 
 
 def test_a_deadline_of_the_caller_is_its_own() -> None:
@@ -199,114 +326,12 @@ def test_an_operation_of_somebody_else_is_unsupported() -> None:
         dispatch(ScriptedSdk(), Other())
 
 
-# ---------------------------------------------------------------- reading
-
-
-def test_a_file_that_is_no_note_is_read_by_its_whole_name() -> None:
-    sdk = ScriptedSdk(download_bytes=(error(NOT_FOUND), b"print()"))
-    result = dispatch(sdk, MemoryOpRead("memory://agent/code.py"))
-    assert isinstance(result, MemoryReadResult)
-    assert result.data == "print()"
-    assert [args for args, _ in sdk.named("download_bytes")] == [
-        ("viking://agent/code.py.md",),
-        ("viking://agent/code.py",),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("data", "content"),
-    [
-        (memory(b"a\n"), "a\n"),
-        (b'<!-- MEMORY_FIELDS\n{"version": 1}\n-->', ""),
-        (b"no fields", "no fields"),
-        (b"<!-- MEMORY_FIELDS\n is what I say", "<!-- MEMORY_FIELDS\n is what I say"),
-    ],
-    ids=["fields", "empty", "none", "words"],
-)
-def test_the_fields_of_the_server_are_no_content(data: bytes, content: str) -> None:
-    result = dispatch(ScriptedSdk(download_bytes=data), MemoryOpRead(NOTE))
-    assert isinstance(result, MemoryReadResult)
-    assert result.data == content
-
-
-def test_levels_are_read_in_short() -> None:
-    sdk = ScriptedSdk(abstract=(error(NOT_FOUND), "a line"), overview="a page")
-    first = dispatch(sdk, MemoryOpRead(NOTE, level="abstract"))
-    second = dispatch(sdk, MemoryOpRead("memory://user", level="overview"))
-    assert isinstance(first, MemoryReadResult)
-    assert isinstance(second, MemoryReadResult)
-    assert (first.data, second.data) == ("a line", "a page")
-
-
-# ---------------------------------------------------------------- listing and finding
-
-
-def entry(address: str, *, is_dir: bool = False) -> Mapping[str, Any]:
-    return {"uri": address, "isDir": is_dir, "size": 3}
-
-
-def page(*entries: Mapping[str, Any], more: bool = False) -> Mapping[str, Any]:
-    return {"result": list(entries), "has_more": more}
-
-
-def test_all_pages_of_a_listing_are_read() -> None:
-    sdk = ScriptedSdk(
-        ls_page=(
-            page(entry("viking://agent/b.md"), more=True),
-            page(entry("viking://agent/a", is_dir=True), entry("viking://system/x")),
-        )
-    )
-    result = dispatch(sdk, MemoryOpList("memory://agent"))
-    assert isinstance(result, MemoryListResult)
-    assert [(each.name, each.is_dir, each.size) for each in result.entries] == [
-        ("a", True, None),
-        ("b", False, 3),
-    ]
-    assert [options["offset"] for _, options in sdk.named("ls_page")] == [0, 1]
-
-
 def test_a_tree_of_everything_holds_each_scope_once() -> None:
     sdk = ScriptedSdk(tree_page=page())
     result = dispatch(sdk, MemoryOpTree("memory:/", depth=2))
     assert isinstance(result, MemoryListResult)
     assert [each.name for each in result.entries] == ["agent", "resources", "session", "user"]
     assert {options["level_limit"] for _, options in sdk.named("tree_page")} == {2}
-
-
-def test_a_tree_of_the_scopes_alone_asks_nothing() -> None:
-    sdk = ScriptedSdk()
-    assert isinstance(dispatch(sdk, MemoryOpTree("memory:/", depth=0)), MemoryListResult)
-    assert sdk.calls == []
-
-
-def hit(address: str, score: float, **more: object) -> Mapping[str, object]:
-    return {"uri": address, "score": score, **more}
-
-
-def test_hits_of_all_kinds_are_one_list() -> None:
-    answer = {
-        "memories": [hit(ADDRESS, 0.2, abstract="low", level=2)],
-        "resources": [hit("viking://user/bob/x.md", 0.99), hit("viking://agent/.overview.md", 0.9,
-                          overview="top", level=1)],
-        "skills": [hit("viking://agent/skills/s.md", 0.5, level=7)],
-    }  # fmt: skip
-    expected = (
-        MemoryHit("memory://agent/.overview", 0.9, "top", "overview"),
-        MemoryHit("memory://agent/skills/s", 0.5, None, None),
-        MemoryHit(NOTE, 0.2, "low", "detail"),
-    )
-    sdk = ScriptedSdk(find=answer, search=answer)
-    assert dispatch(sdk, MemoryOpFind("q", "memory:/")) == MemoryFindResult(expected)
-    found = dispatch(sdk, MemoryOpSearch("q", "s1", NOTE, top_k=2))
-    assert found == MemoryFindResult(expected[:2])
-    assert sdk.named("find") == [(("q",), {"target_uri": "", "limit": 8})]
-    asked = {"session_id": "s1", "target_uri": ADDRESS.removesuffix(".md"), "limit": 2}
-    assert sdk.named("search") == [(("q",), asked)]
-
-
-@pytest.mark.parametrize("op", [MemoryOpFind(" "), MemoryOpFind("x", top_k=0), MemoryOpSearch("")])
-def test_what_can_match_nothing_asks_nothing(op: MemoryOp) -> None:
-    assert dispatch(ScriptedSdk(), op) == MemoryFindResult(())
 
 
 # ---------------------------------------------------------------- resources
@@ -324,58 +349,6 @@ def test_a_page_is_fetched_by_the_server() -> None:
 
 
 # ---------------------------------------------------------------- commits
-
-
-SAID = ({"role": "user", "content": "x"},)
-COMMITTED = {"task_id": "t1", "archive_uri": "viking://user/alice/sessions/s/history/archive_001"}
-ARCHIVE = "memory://session/s/history/archive_001"
-COMMITTING = {"create_session": {}, "batch_add_messages": {}, "commit_session": COMMITTED}
-
-
-def committing(**answers: object) -> ScriptedSdk:
-    return ScriptedSdk(**{**COMMITTING, **answers})
-
-
-def test_a_commit_that_nobody_waits_for() -> None:
-    sdk = committing(create_session=error("AlreadyExistsError"))
-    assert dispatch(sdk, MemoryOpCommit("s", SAID)) == MemoryCommitResult("t1", ARCHIVE, -1)
-
-
-def test_a_commit_waits_without_a_deadline_too() -> None:
-    ended = {"status": "completed", "result": {"memories_extracted": {"a": 2, "b": 1, "total": 3}}}
-    sdk = committing(get_task=({"status": "running"}, ended), wait_processed={})
-    assert dispatch(sdk, MemoryOpCommit("s", SAID, wait=True)) == MemoryCommitResult(
-        "t1", ARCHIVE, 3
-    )
-    assert [name for name, _, _ in sdk.calls][-3:] == ["get_task", "get_task", "wait_processed"]
-
-
-def test_nothing_to_commit_is_told() -> None:
-    sdk = committing(commit_session={"task_id": None, "archive_uri": None})
-    assert dispatch(sdk, MemoryOpCommit("s", (), wait=True)) == MemoryCommitResult(None, None, 0)
-
-
-def test_a_run_that_was_committed_is_not_committed_again() -> None:
-    archives = [{"uri": f"viking://user/alice/sessions/s/history/archive_00{n}"} for n in (1, 2)]
-    sdk = committing(create_session=error("AlreadyExistsError"), ls_page=page(*archives))
-    result = dispatch(sdk, MemoryOpCommit("s", SAID, run="r"))
-    assert result == MemoryCommitResult(None, "memory://session/s/history/archive_002", -1)
-    assert sdk.named("commit_session") == []
-
-
-@pytest.mark.parametrize("listing", [page(), error(NOT_FOUND)])
-def test_a_run_whose_commit_was_cut_off_is_committed_from_the_start(listing: object) -> None:
-    made: tuple[object, object] = (error("AlreadyExistsError"), {})
-    sdk = committing(create_session=made, ls_page=listing, delete_session=None)
-    result = dispatch(sdk, MemoryOpCommit("s", SAID, run="r"))
-    assert result == MemoryCommitResult("t1", ARCHIVE, -1)
-    names = [name for name, _, _ in sdk.calls]
-    assert names[-4:] == [
-        "delete_session",
-        "create_session",
-        "batch_add_messages",
-        "commit_session",
-    ]
 
 
 def test_many_messages_go_in_several_requests() -> None:
@@ -417,23 +390,6 @@ def test_messages_of_many_shapes() -> None:
 
 
 # ---------------------------------------------------------------- forgetting
-
-
-def test_a_note_is_forgotten() -> None:
-    sdk = ScriptedSdk(stat={"isDir": False}, rm=None)
-    assert dispatch(sdk, MemoryOpForget(NOTE)) == MemoryForgetResult((NOTE,))
-    assert sdk.named("rm") == [((ADDRESS,), {"recursive": False, "wait": True})]
-
-
-def test_a_directory_is_forgotten_where_that_is_meant() -> None:
-    sdk = ScriptedSdk(
-        stat=(error(NOT_FOUND), {"isDir": True}, error(NOT_FOUND), {"isDir": True}),
-        tree_page=page(entry("viking://agent/d/e", is_dir=True), entry("viking://agent/d/e/a.md")),
-        rm=None,
-    )
-    assert kind_of(dispatch(sdk, MemoryOpForget("memory://agent/d"))) == "unsupported"
-    done = dispatch(sdk, MemoryOpForget("memory://agent/d", recursive=True))
-    assert done == MemoryForgetResult(("memory://agent/d/e/a",))
 
 
 ROOT = "viking://user/alice"
@@ -491,10 +447,8 @@ def test_only_what_comes_from_a_session_alone_goes_with_it() -> None:
 
 BUSY = {"semantic_status": "skipped", "vector_status": "queued"}
 REFUSED = error("PermissionDeniedError")
-MISSING = error(NOT_FOUND)
 ODD: Sequence[object] = (None, [], {"result": 3}, "text")
 COMMIT = MemoryOpCommit("s", SAID)
-WAITED = MemoryOpCommit("s", SAID, wait=True)
 AGENT_NOTE = "memory://agent/a"
 
 FAILURES: Sequence[tuple[MemoryOp, Mapping[str, object], str, str]] = [
@@ -528,7 +482,7 @@ FAILURES: Sequence[tuple[MemoryOp, Mapping[str, object], str, str]] = [
     (COMMIT, {"create_session": REFUSED}, "unauthorized", ""),
     (MemoryOpCommit("s", SAID, run="r"),
      {"create_session": error("AlreadyExistsError"), "ls_page": REFUSED}, "unauthorized", ""),
-    *((WAITED, {**COMMITTING, "get_task": task}, "extraction_failed", ARCHIVE)
+    *((WAITING, {**COMMITTING, "get_task": task}, "extraction_failed", ARCHIVE)
       for task in (None, {"status": "failed", "error": "no model"}, {"status": "cancelled"})),
     (MemoryOpCommit("s", SAID, wait=True, timeout_seconds=1.0),
      {**COMMITTING, "get_task": {"status": "completed"}, "wait_processed": FOREVER}, "timeout",
@@ -538,6 +492,8 @@ FAILURES: Sequence[tuple[MemoryOp, Mapping[str, object], str, str]] = [
       for op in (MemoryOpCommit(name, SAID), MemoryOpForget(session_id=name))),
     (MemoryOpForget(NOTE), {"stat": MISSING}, "not_found", ""),
     (MemoryOpForget(NOTE), {"stat": REFUSED}, "unauthorized", ""),
+    (MemoryOpForget("memory://agent/d"), {"stat": (MISSING, {"isDir": True})}, "unsupported",
+     "recursive=True"),
     (MemoryOpForget("memory://user", recursive=True), {}, "unsupported", "scope"),
     (MemoryOpForget("memory://agent", recursive=True), {}, "unsupported", "scope"),
 ]  # fmt: skip
@@ -550,9 +506,3 @@ def test_a_failure_has_its_kind_and_says_why(
     result = dispatch(ScriptedSdk(**answers), op)
     assert kind_of(result) == kind
     assert words in str(result)
-
-
-def test_bytes_are_read_in_no_encoding() -> None:
-    raw = dispatch(ScriptedSdk(download_bytes=b"\xff"), MemoryOpRead(AGENT_NOTE, encoding=None))
-    assert isinstance(raw, MemoryReadResult)
-    assert raw.data == b"\xff"

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import rath.memory
 from rath._async.runtime import runtime
 from rath.config import ConfigStore
 from rath.errors import UntrustedConfig
@@ -25,7 +24,6 @@ from rath.memory import (
     MemoryExecutionFailure,
     MemoryOpFind,
     MemoryStoreSpec,
-    ScopeModel,
 )
 from rath.memory.adapters.openviking import OpenVikingMemoryBackend
 from rath.memory.adapters.openviking.server import join_server, read_options
@@ -395,15 +393,6 @@ def test_a_server_that_keeps_silent_is_told() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(MemoryBackendError, match="did not answer within"):
             OpenVikingMemoryBackend().open(MemoryStoreSpec(options={"url": url, "timeout": 0.2}))
-
-
-def test_it_is_available_with_its_sdk_and_can_all() -> None:
-    assert rath.memory.is_available("openviking")
-    assert "openviking" in rath.memory.list_names()
-    offers = rath.memory.get("openviking").capabilities()
-    assert offers.scope_model is ScopeModel.HYBRID
-    assert offers.supports_forget
-    assert offers.supports_l0_l1_l2
 
 
 def test_a_share_that_comes_too_late_is_given_back(tmp_path: Path) -> None:

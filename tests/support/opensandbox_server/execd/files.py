@@ -2,31 +2,71 @@
 
 from __future__ import annotations
 
-import fnmatch
+import grp
+import json
 import os
+import pwd
 import re
-import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 from urllib.parse import quote
 
-from tests.support.opensandbox_server.execd.entries import entry
-from tests.support.opensandbox_server.execd.uploads import set_permissions
 from tests.support.opensandbox_server.execd.wire import (
     Answering,
     DroppedError,
     RefusedError,
     Request,
     reason,
+    stamp,
 )
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_NAME = re.compile(rb'name="([^"]*)"')
+
+
+def upload(request: Request, answering: Answering) -> None:
+    """Write files; directories above them are made."""
+    parts = list(_parts(request))
+    wanted: list[Any] = [json.loads(data) for name, data in parts if name == "metadata"]
+    contents = [data for name, data in parts if name == "file"]
+    if not wanted or len(wanted) != len(contents):
+        raise RefusedError(400, "INVALID_FILE_METADATA", "metadata and file count mismatch")
+    for each, data in zip(wanted, contents, strict=True):
+        path = os.path.abspath(each["path"])
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(data)
+            _set_mode(path, each)
+        except OSError as exc:
+            text = f"error writing file {path}. open {path}: {reason(exc)}"
+            raise RefusedError(500, "RUNTIME_ERROR", text) from exc
+    answering.send()
+
+
+def _parts(request: Request) -> Iterator[tuple[str, bytes]]:
+    """The names and contents of the parts of a multipart body."""
+    kind, _, rest = request.headers.get("content-type", "").partition("boundary=")
+    if not kind.startswith("multipart/form-data") or not rest:
+        raise RefusedError(400, "INVALID_FILE", "request Content-Type isn't multipart/form-data")
+    boundary = b"--" + rest.strip('"').encode()
+    for part in (b"\r\n" + request.body).split(b"\r\n" + boundary)[1:-1]:
+        head, _, data = part.partition(b"\r\n\r\n")
+        found = _NAME.search(head)
+        if found is not None:
+            yield found[1].decode(), data
+
+
+def _set_mode(path: str, wanted: dict[str, Any]) -> None:
+    """Give a path its mode, a number that reads in decimal as it is in octal."""
+    if wanted.get("mode"):
+        os.chmod(path, int(str(wanted["mode"]), 8))
 
 
 def download(request: Request, answering: Answering) -> None:
-    """Send a file, or one range of its bytes. `offset` and `limit` have no effect, as recorded."""
+    """Send a file, or one range of its bytes."""
     path = _expanded(request.first("path"))
     try:
         with open(path, "rb") as file:
@@ -41,13 +81,17 @@ def download(request: Request, answering: Answering) -> None:
         "content-type": "application/octet-stream",
         "content-disposition": f'attachment; filename="{name}"{suffix}',
     }
-    asked = _RANGE.match(request.headers.get("range", ""))
-    if asked is None:
+    span = _RANGE.match(request.headers.get("range", ""))
+    if span is None:
         headers["accept-ranges"] = "bytes"
         date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(modified))
         answering.send(data, headers={**headers, "last-modified": date})
         return
-    start, stop = _bounds(asked[1], asked[2], len(data))
+    first, last = span.groups()
+    start = int(first) if first else max(0, len(data) - int(last or 0))
+    stop = min(int(last) + 1, len(data)) if first and last else len(data)
+    if start >= len(data) or stop <= start:
+        raise RefusedError(416, "UNKNOWN", "invalid range")
     headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
     answering.send(data[start:stop], 206, headers)
 
@@ -57,26 +101,10 @@ def info(request: Request, answering: Answering) -> None:
     found: dict[str, Any] = {}
     for path in request.all("path"):
         try:
-            found[path] = {**entry(_expanded(path)), "path": path}
+            found[path] = {**_entry(_expanded(path)), "path": path}
         except OSError as exc:
             text = f"file not found: {path}: lstat {path}: {reason(exc)}"
             raise _refusal(exc, text) from exc
-    answering.send_json(found)
-
-
-def search(request: Request, answering: Answering) -> None:
-    """Find files by their names, at any depth; directories are not found."""
-    top = os.path.abspath(_expanded(request.first("path")))
-    if not os.path.exists(top):
-        _refuse("stat", top, FileNotFoundError(2, "No such file or directory"))
-    pattern = (request.all("pattern") or ["**"])[0] or "**"
-    name_pattern = pattern.rpartition("/")[2].replace("**", "*")
-    found = [
-        each
-        for each in _below(top, None)
-        if each["type"] != "directory"
-        and fnmatch.fnmatchcase(os.path.basename(each["path"]), name_pattern)
-    ]
     answering.send_json(found)
 
 
@@ -94,70 +122,11 @@ def list_directory(request: Request, answering: Answering) -> None:
     answering.send_json(list(_below(top, depth)))
 
 
-def move(request: Request, answering: Answering) -> None:
-    """Rename; what is there already is never replaced."""
-    for item in request.json():
-        source, target = _expanded(item["src"]), _expanded(item["dest"])
-        if not os.path.lexists(source):
-            text = f"source path not found: {source}: stat {source}: no such file or directory"
-            raise RefusedError(404, "FILE_NOT_FOUND", f"file not found. {text}")
-        if os.path.lexists(target):
-            text = f"error accessing file: destination path already exists: {target}"
-            raise RefusedError(500, "RUNTIME_ERROR", text)
-        try:
-            os.makedirs(os.path.dirname(os.path.abspath(target)), mode=0o755, exist_ok=True)
-            os.rename(source, target)
-        except OSError as exc:
-            _refuse("rename", source, exc)
-    answering.send()
-
-
-def permissions(request: Request, answering: Answering) -> None:
-    """Change modes and owners."""
-    for path, wanted in request.json().items():
-        try:
-            set_permissions(_expanded(path), wanted)
-        except OSError as exc:
-            text = f"error changing permissions for {path}. chmod {path}: {reason(exc)}"
-            raise RefusedError(500, "RUNTIME_ERROR", text) from exc
-    answering.send()
-
-
-def replace(request: Request, answering: Answering) -> None:
-    """Replace a text wherever it occurs in files."""
-    counts: dict[str, Any] = {}
-    for path, item in request.json().items():
-        real = os.path.abspath(_expanded(path))
-        try:
-            with open(real, "rb") as file:
-                content = file.read()
-        except OSError as exc:
-            _refuse("stat", real, exc)
-        old, new = str(item["old"]).encode(), str(item["new"]).encode()
-        if not old:
-            text = "old content must not be empty"
-            raise RefusedError(400, "INVALID_REQUEST_BODY", text)
-        counts[path] = {"replacedCount": content.count(old)}
-        try:
-            with open(real, "wb") as file:
-                file.write(content.replace(old, new))
-        except OSError as exc:
-            _refuse("open", real, exc)
-    if request.all("verbose") == ["true"]:
-        answering.send_json(counts)
-    else:
-        answering.send()
-
-
 def remove_files(request: Request, answering: Answering) -> None:
     """Delete files; what is not there is no error."""
     for path in request.all("path"):
         real = _expanded(path)
         try:
-            if os.path.isdir(real) and not os.path.islink(real):
-                raise RefusedError(
-                    500, "RUNTIME_ERROR", f"error removing file {path}. path is a directory"
-                )
             os.unlink(real)
         except FileNotFoundError:
             continue
@@ -173,56 +142,50 @@ def make_directories(request: Request, answering: Answering) -> None:
         real = _expanded(path)
         try:
             os.makedirs(real, mode=0o755, exist_ok=True)
-            set_permissions(real, wanted or {})
+            _set_mode(real, wanted or {})
         except OSError as exc:
             _refuse("mkdir", path, exc)
     answering.send()
 
 
-def remove_directories(request: Request, answering: Answering) -> None:
-    """Delete trees; links in them are deleted, not followed."""
-    for path in request.all("path"):
-        real = _expanded(path)
-        try:
-            if os.path.islink(real) or os.path.isfile(real):
-                os.unlink(real)
-            elif os.path.exists(real):
-                shutil.rmtree(real)
-        except OSError as exc:
-            text = f"error removing directory {path}. unlinkat {path}: {reason(exc)}"
-            raise RefusedError(500, "RUNTIME_ERROR", text) from exc
-    answering.send()
-
-
-def _below(top: str, depth: int | None) -> Iterator[dict[str, Any]]:
-    """Entries under a directory, each followed by those in it; None for any depth."""
-    if depth == 0:
-        return
-    if not os.path.isdir(top):
-        yield entry(top)
-        return
+def _below(top: str, depth: int) -> Iterator[dict[str, Any]]:
+    """Entries under a directory, each followed by those in it."""
     try:
-        names = sorted(os.listdir(top))
+        names = sorted(os.listdir(top)) if depth else []
     except OSError as exc:
         raise _refusal(exc, f"open {top}: {reason(exc)}") from exc
     for name in names:
         path = os.path.join(top, name)
         try:
-            found = entry(path)
+            found = _entry(path)
         except FileNotFoundError:
             continue  # gone since the names were read
         yield found
         if found["type"] == "directory":
-            yield from _below(path, None if depth is None else depth - 1)
+            yield from _below(path, depth - 1)
 
 
-def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
-    """Where a range begins and where it ends (exclusive)."""
-    start = int(first) if first else max(0, size - int(last or 0))
-    stop = min(int(last) + 1, size) if first and last else size
-    if start >= size or stop <= start:
-        raise RefusedError(416, "UNKNOWN", "invalid range")
-    return start, stop
+def _entry(path: str) -> dict[str, Any]:
+    """Describe a path itself; a link is not followed."""
+    found = os.lstat(path)
+    kinds = {stat.S_IFLNK: "symlink", stat.S_IFDIR: "directory"}
+    return {
+        "path": path,
+        "type": kinds.get(stat.S_IFMT(found.st_mode), "file"),
+        "size": found.st_size,
+        "modified_at": stamp(found.st_mtime_ns),
+        "created_at": stamp(found.st_ctime_ns),
+        "owner": _name(lambda: pwd.getpwuid(found.st_uid).pw_name, found.st_uid),
+        "group": _name(lambda: grp.getgrgid(found.st_gid).gr_name, found.st_gid),
+        "mode": int(f"{found.st_mode & 0o777:o}"),
+    }
+
+
+def _name(look_up: Callable[[], str], number: int) -> str:
+    try:
+        return look_up()
+    except KeyError:
+        return str(number)
 
 
 def _expanded(path: str) -> str:

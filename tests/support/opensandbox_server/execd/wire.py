@@ -25,8 +25,7 @@ class RefusedError(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status = status
-        self.code = code
-        self.message = message
+        self.payload = {"code": code, "message": message}
 
 
 class DroppedError(Exception):
@@ -35,15 +34,13 @@ class DroppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, with the values of its path."""
+    """One request."""
 
     method: str
     path: str
     query: Sequence[tuple[str, str]]
     headers: Mapping[str, str]
     body: bytes
-    names: Sequence[str] = ()
-    """What stood in the open places of the route."""
 
     def all(self, name: str) -> list[str]:
         """Values of a query parameter, in order."""
@@ -71,8 +68,7 @@ class Answering:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._is_gone = False
-        self.has_begun = False
-        """Whether a head was sent: from there on the status is settled."""
+        self._has_head = False
 
     def send_json(self, payload: object, status: int = 200) -> None:
         """Answer with a JSON document."""
@@ -89,32 +85,32 @@ class Answering:
         self._block(b"")
 
     def send_error(self, refused: RefusedError) -> None:
-        """Answer with an error; in a stream that has begun it is one more frame."""
-        payload = {"code": refused.code, "message": refused.message}
-        if self.has_begun:
-            self._block(json.dumps(payload, separators=(",", ":")).encode() + b"\n\n")
+        """Answer with an error; in a stream that has a head it is one more frame."""
+        if self._has_head:
+            self.send_frames(refused.payload)
             self.end_stream()
         else:
-            self.send_json(payload, refused.status)
+            self.send_json(refused.payload, refused.status)
 
     def send_frames(self, *frames: Frame) -> None:
         """Send events; the first ones open the stream. Never fails when the client is gone."""
-        if not self.has_begun:
+        if not self._has_head:
             headers = {
                 "content-type": "text/event-stream",
                 "cache-control": "no-cache",
                 "x-accel-buffering": "no",
             }
             self._head(200, headers, is_stream=True)
-        if frames:
-            self._block(b"".join(_encode(frame) for frame in frames))
+        texts = [json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in frames]
+        if texts:
+            self._block("".join(f"{text}\n\n" for text in texts).encode())
 
     def end_stream(self) -> None:
         """Say that no event follows."""
         self._block(b"")
 
     def _head(self, status: int, headers: Mapping[str, str], *, is_stream: bool) -> None:
-        self.has_begun = True
+        self._has_head = True
         head = {"status": status, "headers": dict(headers), "is_stream": is_stream}
         self._block(json.dumps(head).encode())
 
@@ -127,28 +123,10 @@ class Answering:
             self._is_gone = True  # the client left; what it asked for goes on
 
 
-def read_request(connection: socket.socket) -> Request:
-    """Read the request that stands on a socket."""
-    with connection.makefile("rb") as stream:
-        head = json.loads(stream.readline())
-        body = stream.read(head["length"])
-    query = [(str(name), str(value)) for name, value in head["query"]]
-    return Request(head["method"], head["path"], query, head["headers"], body)
-
-
 def frame(kind: str, **values: Any) -> Frame:
-    """An event with the time of now."""
-    stamped: dict[str, Any] = {"type": kind}
-    error = values.pop("error", None)
-    stamped.update(values)
-    stamped["timestamp"] = time.time_ns() // 1_000_000
-    if error is not None:
-        stamped["error"] = error
-    return stamped
-
-
-def _encode(event: Frame) -> bytes:
-    return json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+    """An event with the time of now; an error comes last."""
+    error = {"error": values.pop("error")} if "error" in values else {}
+    return {"type": kind, **values, "timestamp": time.time_ns() // 1_000_000, **error}
 
 
 def stamp(nanoseconds: int) -> str:

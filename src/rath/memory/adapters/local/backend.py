@@ -27,7 +27,6 @@ from rath.memory.adapters.local.extraction import commit, extraction_of, resume
 from rath.memory.adapters.local.files import read_file
 from rath.memory.adapters.local.forgetting import forget, sweep_and_scrub
 from rath.memory.adapters.local.layout import META_NAME, logger, project_root, store_id
-from rath.memory.adapters.local.resources import ingest
 from rath.memory.adapters.local.search import find
 from rath.memory.adapters.local.store import Expiry, LocalStore, Operation, in_worker, now_in_utc
 from rath.memory.capabilities import MemoryCapabilities, ScopeModel
@@ -49,7 +48,7 @@ _OPERATIONS: Mapping[type[MemoryOp], Operation] = {
     ops.MemoryOpTree: in_worker(notes.list_entries),
     ops.MemoryOpFind: find,
     ops.MemoryOpSearch: find,
-    ops.MemoryOpResource: in_worker(ingest),
+    ops.MemoryOpResource: in_worker(notes.ingest),
     ops.MemoryOpCommit: commit,
     ops.MemoryOpForget: in_worker(forget),
 }
@@ -107,7 +106,7 @@ class LocalMemoryBackend(MemoryBackend):
 
     async def aclose(self, native: LocalStore) -> None:
         if native.extraction is not None:
-            await native.extraction.jobs.aclose()
+            await native.extraction.aclose()
         if native.vectors is not None:
             await native.vectors.aclose()
         await runtime().call_in_worker(lambda: _close(native))

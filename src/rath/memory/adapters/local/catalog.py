@@ -7,6 +7,11 @@ processes. For changes by hand and by other programs:
 - In a larger one it sees at once what was added, deleted or replaced by renaming outside
   `session/`. What was edited in place, and all below `session/`, is seen by a walk over all files,
   which runs in the background at the first search after opening, and now and then later.
+
+Times of change move in ticks, of milliseconds in most file systems and of 2 s in the coarsest. A
+second change within the tick of the first would go unseen, so a young state is not relied on
+later. A file that rath writes, and each directory that it is about to list, gets a time between the
+ticks, which no later change has by chance.
 """
 
 from __future__ import annotations
@@ -15,28 +20,36 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import TypeVar
 
 from rath._async.runtime import runtime
+from rath._core.files import StrPath
 from rath._core.sqlite import IndexMismatch, identity_of, take_away
-from rath.memory.adapters.local.files import mark_as_ours, remove_stale_drafts, sync_notes
-from rath.memory.adapters.local.index import BUSY_SECONDS, TABLES, Content, NoteIndex
-from rath.memory.adapters.local.layout import DRAFTS_NAME, INDEX_NAME, logger
-from rath.memory.adapters.local.pacing import SYNC_SECONDS, DelayedWork, WalkPace
-from rath.memory.adapters.local.walk import (
-    BATCH,
-    read_directory,
-    read_entry,
-    time_of,
-    update_all,
-    update_changed,
-    update_files,
+from rath.memory.adapters.local import layout, pacing
+from rath.memory.adapters.local.files import (
+    UNSETTLED,
+    Stamp,
+    mark_as_ours,
+    read_document,
+    remove_stale_drafts,
+    sync_notes,
 )
+from rath.memory.adapters.local.index import (
+    BUSY_SECONDS,
+    TABLES,
+    UNREAD,
+    Content,
+    IndexEntry,
+    NoteIndex,
+)
+from rath.memory.adapters.local.metadata import NO_METADATA_FILE, read_metadata
 from rath.memory.persistence.registry import hold_store
 from rath.memory.uri import MEMORY_SCOPES
 
@@ -45,11 +58,278 @@ T = TypeVar("T")
 SMALL_STORE = 500
 """Files and directories that a search may look at one by one: about 2 ms."""
 
+BATCH = 500
+"""Files that are indexed in one transaction; other writers wait about 25 ms for it."""
+
+_CHUNK = 200
+"""Files that are looked at before a walk breathes: about 1 ms."""
+
+_ATTEMPTS = 3
+"""How often a directory is read before it is left for the next occasion."""
+
 _WALK_PAUSE = 20
 """Walks over a large store pause for this many times their own duration."""
 
+_FILE_SETTLES_NS = 50_000_000
+_DIRECTORY_SETTLES_NS = 2_000_000_000
+_ARCHIVE = "session"
+
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryListing:
+    """A directory as it was read."""
+
+    time: int
+    files: dict[str, Stamp]
+    directories: list[str]
+
+
+def update_files(
+    index: NoteIndex, root: Path, directory: str, names: Sequence[str], *, are_ours: bool = False
+) -> None:
+    """Index files as they are now; the caller is inside `index.writing()`."""
+    entries: list[IndexEntry] = []
+    settled = time.time_ns() - _FILE_SETTLES_NS
+    for name in names:
+        entry = read_entry(root, directory, name)
+        if entry is None:
+            index.remove(directory, name)
+        elif are_ours or entry.stamp.mtime_ns <= settled:
+            entries.append(entry)
+        else:
+            entries.append(entry._replace(stamp=entry.stamp._replace(size=UNSETTLED)))
+    index.put(entries)
+
+
+def read_entry(root: Path, directory: str, name: str) -> IndexEntry | None:
+    """Return a file as the index is to know it now; None when it is gone, or not to be found."""
+    kind = layout.kind_of(directory, name)
+    if kind is None:
+        return None
+    path = f"{root}/{directory}/{name}"
+    document = read_document(path, kind)
+    if document is None:
+        return None
+    found = read_metadata(path) if kind == "note" else NO_METADATA_FILE
+    if found.problem is not None:
+        layout.logger.info("%s", found.problem)
+    stamp = document.stamp._replace(about_ns=found.mtime_ns)
+    return IndexEntry(directory, name, kind, stamp, document.terms(), found.metadata)
+
+
+def update_changed(index: NoteIndex, root: Path) -> None:
+    """Index what changed in the directories whose time of change is another; skips archives."""
+    known = index.directories(outside=_ARCHIVE)
+    for top in {*known, *MEMORY_SCOPES}:
+        if top == _ARCHIVE or time_of(f"{root}/{top}") == known.get(top):
+            continue
+        to_do = [top]
+        while to_do:
+            path = to_do.pop()
+            listing = _update_directory(index, root, path)
+            below = () if listing is None else (f"{path}/{name}" for name in listing.directories)
+            to_do.extend(child for child in below if child not in known)
+
+
+def update_all(
+    index: NoteIndex,
+    root: Path,
+    *,
+    breathe: Callable[[], object] = pacing.no_pause,
+    is_thorough: bool = False,
+) -> int:
+    """Look at every file and index what changed; return how many entries that were.
+
+    Args:
+        index: The index to bring up to date.
+        root: Directory of the store.
+        breathe: Called now and then while nothing is locked; may raise to end the walk.
+        is_thorough: Whether files are read again that look as they did, and only those count that
+            the index has wrong.
+    """
+    known = index.directories()
+    seen: set[str] = set()
+    n_changed = 0
+    to_do: list[str] = [*MEMORY_SCOPES]
+    while to_do:
+        breathe()
+        path = to_do.pop()
+        listing = read_directory(root, path, breathe=breathe)
+        if listing is None:
+            continue
+        seen.add(path)
+        if is_thorough:
+            names = sorted(index.files_in(path).keys() | listing.files.keys())
+        else:
+            names = _changed(index, path, listing, breathe=breathe)
+        for start in range(0, len(names), BATCH):
+            breathe()
+            with index.writing():
+                batch = names[start : start + BATCH]
+                if is_thorough:
+                    batch = _wrong(index, root, path, batch)
+                update_files(index, root, path, batch)
+                n_changed += len(batch)
+        # A directory counts as read in a state that will look different after a change.
+        is_young = time.time_ns() - listing.time < _DIRECTORY_SETTLES_NS
+        settled = UNREAD if is_young else listing.time
+        if known.get(path) not in {listing.time, settled}:
+            with index.writing():
+                index.put_directory(path, settled)
+        to_do.extend(f"{path}/{name}" for name in listing.directories)
+    for path in sorted(known.keys() - seen, reverse=True):
+        with index.writing():
+            if time_of(root / path) is None:
+                n_changed += len(index.files_in(path))
+                index.remove_directory(path)
+    return n_changed
+
+
+def _wrong(index: NoteIndex, root: Path, path: str, names: list[str]) -> list[str]:
+    """Return those of some files, in their order, that have a wrong entry."""
+    known = index.contents(directory=path, first=names[0], last=names[-1])
+    wrong: list[str] = []
+    for name in names:
+        entry = read_entry(root, path, name)
+        if (None if entry is None else Content.from_entry(entry)) != known.get((path, name)):
+            wrong.append(name)
+    return wrong
+
+
+@contextmanager
+def own_changes(index: NoteIndex, root: Path, directories: Iterable[str]) -> Generator[None]:
+    """Let directories that count as read do so after what rath changes in them in the block.
+
+    The caller has begun to write to the index. A directory that is missing is one of ours then.
+    """
+    before = {each: time_of(root / each) for each in directories}
+    yield
+    for directory, changed_at in before.items():
+        # The change of a directory is ours alone if it stood as it was last read.
+        if changed_at is None or changed_at == index.directory_time(directory):
+            path = root / directory
+            ours = mark_as_ours(path) or time_of(path)
+            if ours is not None:
+                index.put_directory(directory, ours)
+
+
+def time_of(path: StrPath) -> int | None:
+    """Return the time of change in nanoseconds, None when there is no directory."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns if S_ISDIR(status.st_mode) else None
+
+
+def read_directory(
+    root: Path, path: str, *, breathe: Callable[[], object] = pacing.no_pause
+) -> DirectoryListing | None:
+    """Return the entries of a directory of the store; None where there is none that can be read.
+
+    A link is none, and drafts that were left behind are removed on the way.
+    """
+    # The time is read first: what changes while the listing is made will look like a change.
+    changed_at = time_of(root / path)
+    if changed_at is None:
+        return None
+    listing = DirectoryListing(changed_at, {}, [])
+    others: list[os.DirEntry[str]] = []
+    try:
+        with os.scandir(root / path) as entries:
+            for number, entry in enumerate(entries, 1):
+                if number % _CHUNK == 0:
+                    breathe()
+                # For each file of a small store, at each search: nothing slow belongs in here.
+                if entry.name.endswith(layout.NOTE_SUFFIX) or entry.is_dir(follow_symlinks=False):
+                    _add(listing, entry)
+                else:
+                    others.append(entry)
+    except OSError:
+        return None
+    for entry in others:
+        if entry.name.endswith(layout.METADATA_SUFFIX):
+            note = entry.name.removesuffix(layout.METADATA_SUFFIX) + layout.NOTE_SUFFIX
+            if note in listing.files:
+                with suppress(OSError):
+                    about_ns = entry.stat(follow_symlinks=False).st_mtime_ns
+                    listing.files[note] = listing.files[note]._replace(about_ns=about_ns)
+        elif layout.kind_of(path, entry.name):
+            _add(listing, entry)
+    if any(layout.is_draft(entry.name) for entry in others):
+        remove_stale_drafts(root / path)
+    return listing
+
+
+def _add(listing: DirectoryListing, entry: os.DirEntry[str]) -> None:
+    name = entry.name
+    if not (name.isascii() or layout.can_name_a_file(name)):
+        return
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:
+        return
+    if S_ISREG(status.st_mode):
+        listing.files[name] = Stamp(status.st_mtime_ns, status.st_size)
+    elif S_ISDIR(status.st_mode):
+        listing.directories.append(name)
+
+
+def _update_directory(index: NoteIndex, root: Path, path: str) -> DirectoryListing | None:
+    """Index what changed in one directory, which from then on counts as read."""
+    listing: DirectoryListing | None = None
+    is_exact = False
+    for _ in range(_ATTEMPTS):
+        with index.writing():
+            # No writer of ours is at work now.
+            changed_at = time_of(root / path)
+            if listing is not None and is_exact and changed_at == listing.time:
+                # Nor did anybody add or remove a file while they were indexed in batches.
+                index.put_directory(path, listing.time)
+                return listing
+            # Later changes of others will show in the time of the directory if it is old, or ours.
+            is_exact = (
+                changed_at is None
+                or time.time_ns() - changed_at >= _DIRECTORY_SETTLES_NS
+                or mark_as_ours(root / path) is not None
+            )
+            listing = read_directory(root, path)
+            if listing is None:
+                index.remove_directory(path)
+                return None
+            changed = _changed(index, path, listing)
+            if len(changed) <= BATCH:
+                update_files(index, root, path, changed)
+                index.put_directory(path, listing.time if is_exact else UNREAD)
+                return listing
+        for start in range(0, len(changed), BATCH):
+            with index.writing():
+                update_files(index, root, path, changed[start : start + BATCH])
+    return listing
+
+
+def _changed(
+    index: NoteIndex,
+    path: str,
+    listing: DirectoryListing,
+    *,
+    breathe: Callable[[], object] = pacing.no_pause,
+) -> list[str]:
+    """Return the names of the files that the index knows in another state, or not at all."""
+    changed: list[str] = []
+    unknown = dict(listing.files)
+    last = ""
+    while known := index.files_in(path, after=last, limit=_CHUNK):
+        for name, stamp in known.items():
+            if unknown.pop(name, None) != stamp:
+                changed.append(name)
+            last = name
+        breathe()
+    # In the order of the index, which grows at its end then.
+    return [*changed, *sorted(unknown)]
 
 
 class Catalog:
@@ -70,12 +350,12 @@ class Catalog:
         *,
         small_store: int = SMALL_STORE,
         busy_seconds: float = BUSY_SECONDS,
-        syncing: DelayedWork[str] | None = None,
+        syncing: pacing.DelayedWork[str] | None = None,
     ) -> None:
         self._root = root
         self._small_store = small_store
         self._busy_seconds = busy_seconds
-        self._path: Path | None = root / INDEX_NAME
+        self._path: Path | None = root / layout.INDEX_NAME
         self._lock = threading.RLock()
         self._open: NoteIndex | None = None
         self._of_parent: object = None
@@ -85,12 +365,14 @@ class Catalog:
         self._is_replacement = False
         self._next_walk = 0.0
         self._walking: Future[None] | None = None
-        self._pace = WalkPace(self._lock)
+        self._pace = pacing.WalkPace(self._lock)
         self.n_users = 1
         """Each closes it once."""
         self.n_recoveries = 0
         """How often another index took the place of one that could not be used."""
-        self.syncing = syncing or DelayedWork(partial(sync_notes, root), delay_seconds=SYNC_SECONDS)
+        self.syncing = syncing or pacing.DelayedWork(
+            partial(sync_notes, root), delay_seconds=pacing.SYNC_SECONDS
+        )
         """Forces new notes to disk."""
 
     def close(self) -> None:
@@ -153,38 +435,29 @@ class Catalog:
             index = self._begin()
             if index is None:
                 return act()
+            # With those above that `act` will make, and the one that it makes them in.
+            parents = [directory]
+            while (above := parents[-1].rpartition("/")[0]) and not os.path.isdir(
+                f"{self._root}/{parents[-1]}"
+            ):
+                parents.append(above)
+            results: list[T] = []
             try:
-                # Times of change of the directory and, where it is missing, of those above.
-                before: dict[str, int | None] = {}
-                above = directory
-                while above and not any(before.values()):
-                    before[above] = time_of(f"{self._root}/{above}")
-                    above = above.rpartition("/")[0]
-                result = act()
-            except BaseException:
-                index.roll_back()
-                raise
-            try:
-                if index_it is not None:
-                    index_it(index, result)
-                else:
-                    mark_as_ours(self._root / directory / name)
-                    update_files(index, self._root, directory, [name], are_ours=True)
-                for place, changed_at in before.items():
-                    # The change of a directory is ours alone if it stood as it was last read.
-                    if changed_at is None or changed_at == index.directory_time(place):
-                        path = f"{self._root}/{place}"
-                        ours = mark_as_ours(path) or time_of(path)
-                        if ours is not None:
-                            index.put_directory(place, ours)
+                with own_changes(index, self._root, parents):
+                    results.append(act())
+                    if index_it is not None:
+                        index_it(index, results[0])
+                    else:
+                        mark_as_ours(self._root / directory / name)
+                        update_files(index, self._root, directory, [name], are_ours=True)
                 index.commit()
-            except sqlite3.Error as exc:
-                if not self._recover(exc):
+            except BaseException as exc:
+                is_indexed = isinstance(exc, sqlite3.Error) and self._recover(exc)
+                if not is_indexed:
                     index.roll_back()
-            except BaseException:
-                index.roll_back()
-                raise
-        return result
+                if not (results and isinstance(exc, sqlite3.Error)):
+                    raise
+        return results[0]
 
     def use(self, act: Callable[[NoteIndex], T]) -> T:
         """Run `act` on the index, alone among the threads of this process.
@@ -211,10 +484,9 @@ class Catalog:
             if is_walking or time.monotonic() < self._next_walk:
                 return
             if self._path is None:
-                self._walk(lambda: self._update(update_all))
+                self._walk()
             else:
-                walk = partial(self._walk, self._update_apart)
-                self._walking = runtime().start_in_worker(walk)
+                self._walking = runtime().start_in_worker(self._walk)
 
     def recheck(self, directory: str, name: str) -> None:
         """See what has changed in one file."""
@@ -234,31 +506,33 @@ class Catalog:
         try:
             return self.use(begin)
         except sqlite3.Error as exc:
-            logger.info("the index of %s is out of reach for now: %s", self._root, exc)
+            layout.logger.info("the index of %s is out of reach for now: %s", self._root, exc)
             return None
 
-    def _update(self, update: Callable[[NoteIndex, Path], None]) -> None:
+    def _update(self, update: Callable[[NoteIndex, Path], object]) -> None:
         try:
             self.use(lambda index: update(index, self._root))
         except sqlite3.OperationalError as exc:
             if exc.sqlite_errorcode & 0xFF not in _BUSY:
                 raise
-            logger.info("the index of %s is busy; this search uses it as it is", self._root)
+            layout.logger.info("the index of %s is busy; this search uses it as it is", self._root)
 
-    def _update_apart(self) -> None:
-        # A connection of its own, so that searches go on meanwhile.
-        index = NoteIndex.open(self._root / INDEX_NAME)
-        try:
-            update_all(index, self._root, is_stopped=self._pace.is_to_end)
-        finally:
-            index.close()
+    def use_apart(self, act: Callable[[NoteIndex], T]) -> T:
+        """Run `act` on a connection of its own, so that searches go on meanwhile.
 
-    def _walk(self, update: Callable[[], None]) -> None:
+        An index in memory has one connection only.
+        """
+        if self._path is None:
+            return self.use(act)
+        with closing(NoteIndex.open(self._path)) as index:
+            return act(index)
+
+    def _walk(self) -> None:
         started = time.monotonic()
         try:
-            update()
-        except (sqlite3.Error, IndexMismatch, OSError) as exc:
-            logger.info("a walk over %s ended early: %s", self._root, exc)
+            self.use_apart(partial(update_all, root=self._root, breathe=self._pace.breathe))
+        except (sqlite3.Error, IndexMismatch, OSError, pacing.WalkOver) as exc:
+            layout.logger.info("a walk over %s ended early: %s", self._root, exc)
         finally:
             now = time.monotonic()
             self._next_walk = now + _WALK_PAUSE * (now - started)
@@ -273,7 +547,7 @@ class Catalog:
             self._drop()
             self._is_replacement = True
         if self._open is None:
-            remove_stale_drafts(self._root / DRAFTS_NAME)
+            remove_stale_drafts(self._root / layout.DRAFTS_NAME)
             if self._path is None:
                 self._open = NoteIndex(None)
             else:
@@ -309,9 +583,9 @@ class Catalog:
         may_delete = code & 0xFF in _DAMAGE and not self._was_deleted
         self._was_deleted |= may_delete
         if may_delete and take_away(self._path, self._identity, seconds=self._busy_seconds):
-            logger.warning("the index of %s is built again: %s", self._root, error)
+            layout.logger.warning("the index of %s is built again: %s", self._root, error)
         else:
-            logger.warning(
+            layout.logger.warning(
                 "the index of %s cannot be used (%s); one in memory takes its place, which is "
                 "built at each start",
                 self._root,
@@ -388,58 +662,20 @@ def rebuild(root: Path) -> RebuildReport:
     try:
         catalog = shared_catalog(place)
         try:
-            return _rebuild(catalog, place)
+            n_recoveries = catalog.n_recoveries
+            catalog.use(NoteIndex.check)
+            n_wrong = catalog.use_apart(partial(update_all, root=place, is_thorough=True))
+
+            def finish(index: NoteIndex) -> int:
+                with index.writing():
+                    index.recount()
+                return sum(index.totals(kind).documents for kind in TABLES)
+
+            n_files = catalog.use(finish)
+            is_new = catalog.n_recoveries > n_recoveries
+            return RebuildReport(n_files, n_files if is_new else n_wrong)
         finally:
             catalog.close()
     finally:
         if use is not None:
             use.end()
-
-
-def _rebuild(catalog: Catalog, root: Path) -> RebuildReport:
-    n_recoveries = catalog.n_recoveries
-    catalog.use(NoteIndex.check)
-    n_wrong = 0
-    seen: set[str] = set()
-    to_do: list[str] = [*MEMORY_SCOPES]
-    while to_do:
-        path = to_do.pop()
-        listing = read_directory(root, path)
-        if listing is None:
-            continue
-        seen.add(path)
-        to_do.extend(f"{path}/{name}" for name in listing.directories)
-        known = catalog.use(partial(NoteIndex.files_in, directory=path))
-        names = sorted(known.keys() | listing.files.keys())
-        for start in range(0, len(names), BATCH):
-            correct = partial(_correct, root=root, path=path, names=names[start : start + BATCH])
-            n_wrong += catalog.use(correct)
-
-    def finish(index: NoteIndex) -> int:
-        n_gone = 0
-        with index.writing():
-            for path in sorted(index.directories().keys() - seen):
-                if read_directory(root, path) is None:
-                    n_gone += len(index.files_in(path))
-                    index.remove_directory(path)
-            index.recount()
-        return n_gone
-
-    n_wrong += catalog.use(finish)
-    n_files = catalog.use(lambda index: sum(index.totals(kind).documents for kind in TABLES))
-    return RebuildReport(n_files, n_files if catalog.n_recoveries > n_recoveries else n_wrong)
-
-
-def _correct(index: NoteIndex, *, root: Path, path: str, names: list[str]) -> int:
-    """Index those of some files that have a wrong entry, and return how many."""
-    with index.writing():
-        # Nobody changes a note through rath now, so that file and entry can be compared.
-        known = index.contents(directory=path, first=names[0], last=names[-1])
-        wrong: list[str] = []
-        for name in names:
-            entry = read_entry(root, path, name)
-            wanted = None if entry is None else Content.from_entry(entry)
-            if wanted != known.get((path, name)):
-                wrong.append(name)
-        update_files(index, root, path, wrong)
-    return len(wrong)

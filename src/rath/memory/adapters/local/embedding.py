@@ -27,14 +27,14 @@ from rath.memory.adapters.local.files import read_document
 from rath.memory.adapters.local.index import Match, NoteIndex
 from rath.memory.adapters.local.layout import Kind, logger
 from rath.memory.adapters.local.vectors import (
+    PendingDocument,
     VectorBatch,
     VectorModel,
     VectorStore,
-    Waiting,
     digest_of,
+    find_pending,
     parts_of,
     sidecar_vector,
-    waiting,
 )
 
 T = TypeVar("T")
@@ -269,7 +269,7 @@ class _Chosen(NamedTuple):
     """Documents that get their vectors next."""
 
     model: VectorModel
-    documents: list[Waiting]
+    documents: list[PendingDocument]
     seen: int
     """Up to which document all have their vectors then."""
     is_all: bool
@@ -438,11 +438,11 @@ class EmbeddingWorker:
 
     async def _acomplete(self, *, must_wait: bool) -> None:
         """Embed the newest documents that wait for it; of many, leave most to the background."""
+        await runtime().call_in_worker(self._catalog.catch_up)
         if self._is_paused():
-            await runtime().call_in_worker(self._catalog.catch_up)
             return
         choose = partial(self._choose, limit=INLINE, newest_first=True)
-        chosen = await self._in_worker(choose, first=self._catalog.catch_up)
+        chosen = await self._in_worker(choose)
         if chosen.documents and (must_wait or not self._is_filling or chosen.is_all):
             async with self._turn:
                 # Somebody else may have made them meanwhile.
@@ -471,7 +471,7 @@ class EmbeddingWorker:
         """Choose documents that wait; those that have waited longest, or the newest."""
         model = self._vectors.model(index)
         last = index.last_id()
-        found = waiting(index, model, limit + 1, newest_first=newest_first)
+        found = find_pending(index, model, limit + 1, newest_first=newest_first)
         if len(found) <= limit:
             return _Chosen(model, found, last, is_all=True)
         seen = model.seen if newest_first else found[limit - 1].id
@@ -530,21 +530,15 @@ class EmbeddingWorker:
         }
         return documents, wanted, found
 
-    async def _in_worker(
-        self, act: Callable[[NoteIndex], T], *, first: Callable[[], None] = lambda: None
-    ) -> T:
-        """Run a function on the index, after another one without it."""
+    async def _in_worker(self, act: Callable[[NoteIndex], T]) -> T:
+        """Run a function on the index."""
 
         def run(index: NoteIndex) -> T:
             if self._is_closed:
                 raise EmbeddingFailed("the store is being closed")
             return act(index)
 
-        def both() -> T:
-            first()
-            return self._catalog.use(run)
-
-        return await runtime().call_in_worker(both)
+        return await runtime().call_in_worker(partial(self._catalog.use, run))
 
     def _close(self) -> None:
         self._is_closed = True

@@ -18,6 +18,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
+from msgspec import structs
+
 from rath import errors
 from rath._async.runtime import AtExit, Running, runtime
 from rath._core.text import valid_unicode
@@ -32,12 +34,13 @@ from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.layout import logger, relative_path
 from rath.memory.adapters.local.store import LocalStore, run
 from rath.memory.adapters.local.transcripts import (
+    PENDING,
     Archive,
     ExtractionPhase,
     ExtractionRecord,
-    TranscriptClaim,
     Utterance,
     archive_transcript,
+    claim_transcript,
     pending_archives,
 )
 from rath.memory.driver import InvalidUri
@@ -263,12 +266,6 @@ def _pieces(messages: Iterable[Utterance]) -> Iterator[tuple[int, str]]:
             yield each.number, json.dumps(piece, ensure_ascii=False).translate(_ESCAPED)
 
 
-_WHAT_CHAT_IS = (
-    "expected a Provider, a chat client, or an object with complete(request) that returns a "
-    "RathLLMChatResponse"
-)
-
-
 class UnusableAnswer(ValueError):
     """A model answered, and nothing can be made of its answer."""
 
@@ -334,34 +331,31 @@ def chat_model_of(options: Mapping[str, Any]) -> ChatModel | None:
             object cannot be asked.
     """
     chat, name = options.get("chat"), options.get("chat_provider")
-    if chat is not None:
-        return _of_object(chat)
-    if name is None:
-        return None
-    if not isinstance(name, str):
-        raise errors.MemoryBackendError(
-            f"the option chat_provider of a memory store is {type(name).__name__}; expected the "
-            "name of an entry of llm.providers. A model itself is given as the option chat"
-        )
-    try:
-        return _of_provider(Provider.from_config(name))
-    except (LookupError, ValueError) as exc:
-        raise errors.MemoryBackendError(
-            f"the chat_provider {name!r} of the memory store cannot be used: {_message(exc)}"
-        ) from exc
-
-
-def _of_object(chat: object) -> ChatModel:
-    if isinstance(chat, Provider):
-        try:
-            return _of_provider(chat)
-        except (LookupError, ValueError) as exc:
+    source = "the provider in the option chat of a memory store"
+    if chat is None:
+        if name is None:
+            return None
+        if not isinstance(name, str):
             raise errors.MemoryBackendError(
-                f"the provider in the option chat of a memory store cannot be used: {_message(exc)}"
-            ) from exc
+                f"the option chat_provider of a memory store is {type(name).__name__}; expected "
+                "the name of an entry of llm.providers. A model itself is given as the option chat"
+            )
+        source = f"the chat_provider {name!r} of the memory store"
+    try:
+        if chat is None:
+            chat = Provider.from_config(str(name))
+        if isinstance(chat, Provider):
+            client = chat_client_for(chat)
+            require_model(client, chat.model)
+            return ChatModel(client, chat)
+    except (LookupError, ValueError) as exc:
+        # A KeyError shows its text in quotes.
+        reason = str(exc.args[0]) if exc.args else type(exc).__name__
+        raise errors.MemoryBackendError(f"{source} cannot be used: {reason}") from exc
     if not callable(getattr(chat, "complete", None)):
         raise errors.MemoryBackendError(
-            f"the option chat of a memory store is {type(chat).__name__}; {_WHAT_CHAT_IS}"
+            f"the option chat of a memory store is {type(chat).__name__}; expected a Provider, a "
+            "chat client, or an object with complete(request) that returns a RathLLMChatResponse"
         )
     provider: object = getattr(chat, "provider", None)
     # Objects written for 1.3 need no provider; a draft asks for it with care.
@@ -369,65 +363,48 @@ def _of_object(chat: object) -> ChatModel:
     return ChatModel(client, provider if isinstance(provider, Provider) else Provider())
 
 
-def _of_provider(provider: Provider) -> ChatModel:
-    client = chat_client_for(provider)
-    require_model(client, provider.model)
-    return ChatModel(client, provider)
-
-
-def _message(error: Exception) -> str:
-    # A KeyError shows its text in quotes.
-    return str(error.args[0]) if error.args else type(error).__name__
-
-
-class ExtractionJobs:
-    """The extractions of a store that are under way, which its closing waits for."""
-
-    def __init__(self) -> None:
-        self.is_closing = False
-        """The pending ones wait for the next opening."""
-        self._running: set[Running] = set()
-
-    def start(
-        self, make: Callable[[], Coroutine[Any, Any, Any]], *, label: str, at_exit: AtExit
-    ) -> Running:
-        """Start one in the background; called on the runtime thread."""
-        # Not in the context of the caller, whose run may be over long before this.
-        running = runtime().submit(
-            make, label=label, context=contextvars.Context(), at_exit=at_exit
-        )
-        self._running.add(running)
-        running.future.add_done_callback(partial(self._ended, running))
-        return running
-
-    async def await_all(self) -> None:
-        """Wait for those that are under way."""
-        running = [asyncio.wrap_future(each.future) for each in self._running]
-        await asyncio.gather(*running, return_exceptions=True)
-
-    async def aclose(self) -> None:
-        """Let those under way end; no more of those that earlier processes left begins."""
-        self.is_closing = True
-        await self.await_all()
-
-    def _ended(self, running: Running, done: Future[Any]) -> None:
-        self._running.discard(running)
-        error = done.exception()
-        if error is not None and not isinstance(error, asyncio.CancelledError):
-            # An error of a model is a result; this was not foreseen.
-            logger.error("%s ended: %r", running.label, error)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Extraction:
-    """How a store makes notes of transcripts."""
+    """How a store makes notes of transcripts, and the jobs that do, which its closing waits for."""
 
     model: ChatModel
     uri: str = DEFAULT_URI
     """The directory below which the notes stand, whatever the model says."""
     max_seconds: float = MAX_SECONDS
     """How long the model may take for one transcript."""
-    jobs: ExtractionJobs = field(default_factory=ExtractionJobs)
+    is_closing: bool = False
+    """The pending ones wait for the next opening."""
+    running: set[Running] = field(default_factory=set[Running])
+
+    def start(
+        self, make: Callable[[], Coroutine[Any, Any, Any]], *, label: str, at_exit: AtExit
+    ) -> Running:
+        """Start a job in the background; called on the runtime thread."""
+        # Not in the context of the caller, whose run may be over long before this.
+        running = runtime().submit(
+            make, label=label, context=contextvars.Context(), at_exit=at_exit
+        )
+
+        def log_error(done: Future[Any]) -> None:
+            self.running.discard(running)
+            error = done.exception()
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                # An error of a model is a result; this was not foreseen.
+                logger.error("%s ended: %r", label, error)
+
+        self.running.add(running)
+        running.future.add_done_callback(log_error)
+        return running
+
+    async def await_all(self) -> None:
+        """Wait for the jobs that are under way."""
+        running = [asyncio.wrap_future(each.future) for each in self.running]
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Let those under way end; no more of those that earlier processes left begins."""
+        self.is_closing = True
+        await self.await_all()
 
 
 def extraction_of(options: Mapping[str, Any]) -> Extraction | None:
@@ -463,7 +440,7 @@ async def commit(store: LocalStore, op: MemoryOpCommit) -> results.MemoryResult:
     if runtime().is_closing:
         return unknown
     patience = _PATIENCE_SECONDS if op.wait else 0.0
-    future: Future[ExtractionRecord | None] = extraction.jobs.start(
+    future: Future[ExtractionRecord | None] = extraction.start(
         partial(learn, store, extraction, archive, patience=patience),
         label=f"learning from session {archive.session_id}; the next opening of its memory goes on",
         at_exit="finish",
@@ -505,7 +482,7 @@ def resume(store: LocalStore, extraction: Extraction) -> None:
     async def read_pending() -> None:
         pending = await runtime().call_in_worker(lambda: list(pending_archives(store.root)))
         for archive, before in pending:
-            if extraction.jobs.is_closing:
+            if extraction.is_closing:
                 return
             record = await learn(store, extraction, archive)
             _log_failure(archive, record)
@@ -515,9 +492,7 @@ def resume(store: LocalStore, extraction: Extraction) -> None:
                 # An attempt failed and does not count, as the model was out of reach.
                 return
 
-    running = extraction.jobs.start(
-        read_pending, label="learning from earlier sessions", at_exit="end"
-    )
+    running = extraction.start(read_pending, label="learning from earlier sessions", at_exit="end")
     # A job that exit cuts off stands in its file as pending, and is no news.
     running.is_given_up = True
 
@@ -535,24 +510,24 @@ async def learn(
     """
     in_worker = runtime().call_in_worker
     try:
-        claim = await in_worker(
-            partial(TranscriptClaim.take, store.root, archive, patience=patience)
+        give_back = await in_worker(
+            partial(claim_transcript, store.root, archive, patience=patience)
         )
-        if claim is None:
+        if give_back is None:
             # The record says how far somebody else has come, or had before.
             record = await in_worker(partial(archive.record, store.root))
             is_open = record is not None and record.phase == "pending"
-            return ExtractionRecord() if is_open else record
+            return PENDING if is_open else record
         try:
             before = await in_worker(partial(archive.record, store.root))
             if before is None or before.phase != "pending":
                 return before
             return await _ReadAttempt(store, extraction, archive, before).run()
         finally:
-            claim.end()
+            give_back()
     except (OSError, sqlite3.Error) as exc:
         # Where nothing can be noted, the transcript stays pending; others may fare better.
-        return ExtractionRecord("failed", error=_text_of(exc))
+        return ExtractionRecord("failed", 0, error=_text_of(exc))
 
 
 def _log_failure(archive: Archive, record: ExtractionRecord | None) -> None:
@@ -590,9 +565,9 @@ class _ReadAttempt:
         n_attempts = self.before.attempts + 1
         if n_attempts > MAX_ATTEMPTS:
             error = self.before.error or "the program ended each time while the model was asked"
-            return await self._record(replace(self.before, phase="failed", error=error))
+            return await self._record(structs.replace(self.before, phase="failed", error=error))
         # Written ahead: a transcript at which the process dies each time is not tried for ever.
-        attempt = await self._record(replace(self.before, attempts=n_attempts, error=None))
+        attempt = await self._record(structs.replace(self.before, attempts=n_attempts, error=None))
         if attempt is None:
             return None
         clock = asyncio.timeout(self.extraction.max_seconds)
@@ -611,7 +586,7 @@ class _ReadAttempt:
             tried = self.before if is_out_of_reach else attempt
             phase: ExtractionPhase = "failed" if tried.attempts >= MAX_ATTEMPTS else "pending"
             error = too_long if clock.expired() else _text_of(exc)
-            return await self._record(replace(tried, phase=phase, error=error))
+            return await self._record(structs.replace(tried, phase=phase, error=error))
         if done is not None and self.store.vectors is not None:
             self.store.vectors.fill_soon()
         return None if done is None else await self._record(done)
@@ -639,7 +614,7 @@ class _ReadAttempt:
         uris = await in_worker(partial(self._write, writes))
         if uris is None:
             return None
-        return replace(attempt, phase="done", uris=uris, model=model or None)
+        return structs.replace(attempt, phase="done", uris=uris, model=model or None)
 
     def _write(self, writes: list[MemoryOpWrite]) -> tuple[str, ...] | None:
         """Write the memos and return where they stand; None when the transcript is gone.

@@ -344,33 +344,44 @@ def remove_stale_drafts(directory: Path) -> None:
                         os.unlink(entry.path)
 
 
-def sync(root: Path, paths: Collection[str]) -> None:
-    """Wait until files below `root`, and the directories above them, are on disk.
+def sync_notes(root: Path, paths: Collection[str]) -> None:
+    """Wait until new notes below `root`, and the directories above them, are on disk.
 
     Raises:
-        OSError: They may not be.
+        OSError: They may not be there; the text says what to do.
     """
-    if len(paths) > _FEW and _sync_file_system(root):
-        return
-    directories: set[str] = set()
-    for path in paths:
-        # A file that was replaced or removed since was forced to disk, or need not be there.
-        with suppress(FileNotFoundError, NotADirectoryError):
-            fd = os.open(path, _TO_SYNC)
-            try:
-                os.fsync(fd)
-            except OSError as exc:
-                if exc.errno not in _CANNOT_SYNC:
-                    raise
-            finally:
-                os.close(fd)
-        directory = os.path.dirname(path)
-        while directory not in directories and len(directory) >= len(str(root)):
-            directories.add(directory)
-            directory = os.path.dirname(directory)
-    for directory in directories:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            sync_directory(directory)
+    try:
+        if len(paths) > _FEW and _sync_file_system(root):
+            return
+        directories: set[str] = set()
+        for path in paths:
+            # A file that was replaced or removed since was forced to disk, or need not be there.
+            with suppress(FileNotFoundError, NotADirectoryError):
+                _sync_file(path)
+            directory = os.path.dirname(path)
+            while directory not in directories and len(directory) >= len(str(root)):
+                directories.add(directory)
+                directory = os.path.dirname(directory)
+        for directory in directories:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                sync_directory(directory)
+    except OSError as exc:
+        raise OSError(
+            exc.errno,
+            f"{len(paths)} new notes of {root} may not be on disk: {exc}; look after the disk and "
+            "write them again",
+        ) from exc
+
+
+def _sync_file(path: str) -> None:
+    fd = os.open(path, _TO_SYNC)
+    try:
+        os.fsync(fd)
+    except OSError as exc:
+        if exc.errno not in _CANNOT_SYNC:
+            raise
+    finally:
+        os.close(fd)
 
 
 def _find_syncfs() -> Callable[[int], int] | None:
@@ -403,19 +414,3 @@ def _sync_file_system(root: Path) -> bool:
         raise OSError(code, os.strerror(code), str(root))
     finally:
         os.close(fd)
-
-
-def sync_notes(root: Path, paths: Collection[str]) -> None:
-    """Force new notes to disk, as `sync` does.
-
-    Raises:
-        OSError: They may not be there; the text says what to do.
-    """
-    try:
-        sync(root, paths)
-    except OSError as exc:
-        raise OSError(
-            exc.errno,
-            f"{len(paths)} new notes of {root} may not be on disk: {exc}; look after the disk and "
-            "write them again",
-        ) from exc

@@ -13,8 +13,8 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,12 @@ from rath._core.retention import empty_trash, move_to_trash, remove_tree
 from rath._core.sqlite import IndexMismatch
 from rath._core.usage_locks import claimed, is_old, is_used, use_file
 from rath.memory.adapters.local import layout
-from rath.memory.adapters.local.catalog import Catalog
+from rath.memory.adapters.local.catalog import Catalog, own_changes, update_all, update_files
 from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.metadata import metadata_path, read_metadata, write_metadata
 from rath.memory.adapters.local.store import LocalStore
 from rath.memory.adapters.local.transcripts import STAMP_FORMAT, archives
 from rath.memory.adapters.local.vectors import erase_unused
-from rath.memory.adapters.local.walk import counting_as_read, update_all, update_files
 from rath.memory.driver import InvalidUri
 from rath.memory.op_types import MemoryOpForget
 from rath.memory.persistence.paths import local_memory_root
@@ -178,9 +177,8 @@ def _forget_session(store: LocalStore, session_id: str) -> MemoryResult:
                     if read_metadata(f"{above}/{note}").metadata.comes_from(session_id):
                         notes.append((place, note))
     if notes:
-        trash = ForgottenFiles(store.root)
 
-        def leave(index: NoteIndex, place: Place) -> None:
+        def leave(trash: ForgottenFiles, index: NoteIndex, place: Place) -> None:
             """Remove the session from the sources of a note, or a note without another source."""
             path = store.root.joinpath(*place)
             metadata = read_metadata(path).metadata
@@ -194,11 +192,8 @@ def _forget_session(store: LocalStore, session_id: str) -> MemoryResult:
                 gone.add(layout.uri_of("/".join(place)))
             trash.take_note(index, store.root, place)
 
-        try:
-            _change_notes(store, notes, leave)
-            trash.empty()
-        finally:
-            _scrub_in_turn(store)
+        with _removal(store) as trash:
+            _change_notes(store, notes, partial(leave, trash))
     return MemoryForgetResult(tuple(sorted(gone)))
 
 
@@ -216,7 +211,7 @@ def _change_notes(
 
         def change_batch(index: NoteIndex, batch: list[Place] = batch) -> None:
             directories = {directory for directory, _ in batch}
-            with index.writing(), counting_as_read(index, store.root, directories):
+            with index.writing(), own_changes(index, store.root, directories):
                 for place in batch:
                     change(index, place)
 
@@ -229,15 +224,11 @@ def _remove(store: LocalStore, targets: list[str]) -> set[str] | None:
     """Remove files and directories, and return the URIs in them; None when nothing was there."""
     if not targets:
         return None
-    trash = ForgottenFiles(store.root)
-    try:
+    with _removal(store) as trash:
         gone = [
             store.catalog.use(partial(_remove_one, store=store, trash=trash, target=target))
             for target in targets
         ]
-        trash.empty()
-    finally:
-        _scrub_in_turn(store)
     if all(uris is None for uris in gone):
         return None
     return {uri for uris in gone for uri in uris or ()}
@@ -249,7 +240,7 @@ def _remove_one(
     path = store.root / target
     directory, _, name = target.rpartition("/")
     now = store.expiry.now()
-    with index.writing(), counting_as_read(index, store.root, [directory]):
+    with index.writing(), own_changes(index, store.root, [directory]):
         if not _is_directory(path):
             is_there = os.path.lexists(path) and not read_metadata(path).metadata.is_expired(now)
             if name.endswith(layout.NOTE_SUFFIX):
@@ -331,19 +322,25 @@ def sweep_and_scrub(store: LocalStore) -> LocalStore:
     return store
 
 
-def _scrub_in_turn(store: LocalStore) -> None:
-    """Scrub at once; in a large store that was just scrubbed, soon, for all that is removed then.
+@contextmanager
+def _removal(store: LocalStore) -> Generator[ForgottenFiles]:
+    """Delete what is moved away in the block, and scrub the store.
 
-    Until then the directory of forgotten files stays, so that a crash only delays it.
+    At once; in a large store that was just scrubbed, soon, for all that is removed then. Until then
+    the directory of forgotten files stays, so that a crash only delays it.
     """
+    trash = ForgottenFiles(store.root)
     try:
-        is_large = store.catalog.use(NoteIndex.count) > LARGE_STORE
-    except (sqlite3.Error, IndexMismatch):
+        yield trash
+        trash.empty()
+    finally:
         is_large = False
-    if is_large:
-        store.scrubbing.add(partial(scrub, store))
-    else:
-        scrub(store)
+        with suppress(sqlite3.Error, IndexMismatch):
+            is_large = store.catalog.use(NoteIndex.count) > LARGE_STORE
+        if is_large:
+            store.scrubbing.add(partial(scrub, store))
+        else:
+            scrub(store)
 
 
 def scrub(store: LocalStore) -> bool:
@@ -408,9 +405,10 @@ def _remove_if_empty(place: Path) -> None:
 
 def prunable_transcripts(*, older_than: timedelta) -> list[Path]:
     """Return the directories that `prune_transcripts` would remove now."""
+    stores = local_stores()
     return [
         directory
-        for store in _persistent_stores()
+        for store in map(stores.path, stores.ids())
         if not is_used(use_file(store))
         for directory in _old_transcripts(store, older_than)
     ]
@@ -422,14 +420,10 @@ def prune_transcripts(*, older_than: timedelta) -> list[Path]:
     The time is that of their names; the notes that were learned from them stay. Transcripts that a
     model is still to read stay, and those of a store that is open, in whichever process.
     """
-    removed = [each for store in _persistent_stores() for each in _prune(store, older_than)]
+    stores = local_stores()
+    removed = [each for known in stores.ids() for each in _prune(stores.path(known), older_than)]
     empty_trash(local_memory_root())
     return removed
-
-
-def _persistent_stores() -> list[Path]:
-    stores = local_stores()
-    return [stores.path(known) for known in stores.ids()]
 
 
 def _prune(store: Path, older_than: timedelta) -> list[Path]:

@@ -19,11 +19,11 @@ from rath.memory.adapters.local.layout import Kind
 from rath.memory.adapters.local.vectors import (
     HEADER_BYTES,
     KEY_BYTES,
-    Placed,
+    DocumentPart,
     RecordFile,
     VectorStore,
     VectorView,
-    placed,
+    find_parts,
 )
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -135,7 +135,7 @@ class _Nearest:
         default_factory=lambda: {kind: {} for kind in TABLES}
     )
 
-    def add(self, documents: Iterable[Placed], scores: dict[int, float]) -> None:
+    def add(self, documents: Iterable[DocumentPart], scores: dict[int, float]) -> None:
         """Add the documents that are close enough; groups come with falling cosines."""
         for each in sorted(
             documents, key=lambda each: (-scores[each.slot], each.directory, each.name)
@@ -194,9 +194,11 @@ def nearest(
 def _rank(
     catalog: Catalog, view: VectorView, vector: bytes, found: _Nearest, *, below: str | None
 ) -> None:
-    def begin(index: NoteIndex) -> list[Placed]:
+    def begin(index: NoteIndex) -> list[DocumentPart]:
         found.totals = {kind: index.totals(kind).documents for kind in TABLES}
-        return [] if below is None else placed(index, view.model, below=below, limit=_SMALL_SCOPE)
+        return (
+            [] if below is None else find_parts(index, view.model, below=below, limit=_SMALL_SCOPE)
+        )
 
     few = catalog.use(begin)
     if below is not None and len(few) < _SMALL_SCOPE:
@@ -208,7 +210,7 @@ def _rank(
     groups = iter_best(cosines(view.matrix, vector), found.least)
     for group, _ in zip(groups, range(_MAX_GROUPS), strict=False):
         scores = dict(group)
-        look_up = partial(placed, model=view.model, slots=scores, below=below)
+        look_up = partial(find_parts, model=view.model, slots=scores, below=below)
         found.add(catalog.use(look_up), scores)
         if found.is_enough(group[-1][1]):
             break

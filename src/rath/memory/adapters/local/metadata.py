@@ -12,15 +12,16 @@ between leaves neither with those of the other.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Self
+
+import msgspec
 
 from rath._core.files import StrPath, atomic_write_bytes
 from rath.memory.adapters.local.files import mark_as_ours, read_content, read_file
@@ -29,12 +30,55 @@ from rath.memory.driver import OperationFailed
 from rath.memory.notes import NO_METADATA, Metadata
 from rath.memory.results import MemorySource
 
-SCHEMA_VERSION = 1
-
 MAX_METADATA_BYTES = 1_048_576
 """A longer file is none of ours."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _SourceFields(msgspec.Struct):
+    session_id: str
+    rows: list[Any]
+    model: str | None = None
+    learned_at: str | None = None
+
+
+class _TextFields(msgspec.Struct, kw_only=True):
+    expires_at: str | None = None
+    sources: list[_SourceFields]
+    remembered: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @classmethod
+    def of(cls, metadata: Metadata, **others: Any) -> Self:
+        sources = [
+            _SourceFields(each.session_id, list(each.rows), each.model, _iso(each.learned_at))
+            for each in metadata.sources
+        ]
+        if metadata.is_remembered:
+            others["remembered"] = True
+        return cls(expires_at=_iso(metadata.expires_at), sources=sources, **others)
+
+    def metadata(self) -> Metadata:
+        sources = tuple(
+            MemorySource(
+                each.session_id,
+                tuple(row for row in each.rows if isinstance(row, int)),
+                each.model,
+                _seconds(each.learned_at),
+            )
+            for each in self.sources
+        )
+        is_remembered = self.remembered is True and bool(sources)
+        return Metadata(_seconds(self.expires_at), sources, is_remembered)
+
+
+class _NextFields(_TextFields):
+    sha256: str
+
+
+class _FileFields(_TextFields):
+    schema_version: Literal[1]
+    next: _NextFields | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +92,10 @@ class MetadataRecord:
 
     def to_json(self) -> bytes:
         """Return the bytes of the file."""
-        record = {"schema_version": SCHEMA_VERSION, **_encode(self.metadata)}
+        fields = _FileFields.of(self.metadata, schema_version=1)
         if self.next_digest is not None:
-            record["next"] = {"sha256": self.next_digest, **_encode(self.next_metadata)}
-        return json.dumps(record, ensure_ascii=False, indent=2).encode() + b"\n"
+            fields.next = _NextFields.of(self.next_metadata, sha256=self.next_digest)
+        return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes) -> MetadataRecord:
@@ -61,15 +105,11 @@ class MetadataRecord:
             ValueError: It is no such file.
         """
         try:
-            record = _typed(json.loads(data), dict)
-            if record.get("schema_version") != SCHEMA_VERSION:
-                raise ValueError(f"its schema_version is not {SCHEMA_VERSION}")
-            metadata = _decode(record)
-            if "next" not in record:
-                return cls(metadata)
-            following = _typed(record["next"], dict)
-            return cls(metadata, _typed(following.get("sha256"), str), _decode(following))
-        except (RecursionError, OverflowError, TypeError) as exc:
+            fields = msgspec.json.decode(data, type=_FileFields)
+            if isinstance(fields.next, msgspec.UnsetType):
+                return cls(fields.metadata())
+            return cls(fields.metadata(), fields.next.sha256, fields.next.metadata())
+        except (msgspec.DecodeError, RecursionError, OverflowError) as exc:
             raise ValueError(str(exc)) from exc
 
 
@@ -158,54 +198,15 @@ def _write(note: Path, record: MetadataRecord) -> None:
     mark_as_ours(path)
 
 
-def _encode(metadata: Metadata) -> dict[str, object]:
-    record: dict[str, object] = {
-        "expires_at": _iso(metadata.expires_at),
-        "sources": [
-            {
-                "session_id": source.session_id,
-                "rows": list(source.rows),
-                "model": source.model,
-                "learned_at": _iso(source.learned_at),
-            }
-            for source in metadata.sources
-        ],
-    }
-    return {**record, "remembered": True} if metadata.is_remembered else record
-
-
-def _decode(record: Mapping[str, object]) -> Metadata:
-    sources: list[MemorySource] = []
-    for each in _typed(record.get("sources"), list):
-        fields = _typed(each, dict)
-        model = fields.get("model")
-        sources.append(
-            MemorySource(
-                _typed(fields.get("session_id"), str),
-                tuple(row for row in _typed(fields.get("rows"), list) if isinstance(row, int)),
-                None if model is None else _typed(model, str),
-                _seconds(fields.get("learned_at")),
-            )
-        )
-    is_remembered = record.get("remembered") is True and bool(sources)
-    return Metadata(_seconds(record.get("expires_at")), tuple(sources), is_remembered)
-
-
 def _iso(seconds: float | None) -> str | None:
     # Not `fromtimestamp`, which is narrower than `datetime` on some systems.
     return None if seconds is None else (_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
-def _seconds(value: object) -> float | None:
+def _seconds(value: str | None) -> float | None:
     if value is None:
         return None
-    moment = datetime.fromisoformat(_typed(value, str))
+    moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
         raise ValueError(f"{value!r} is a time without a zone")
     return (moment - _EPOCH).total_seconds()
-
-
-def _typed(value: object, expected: type[Any]) -> Any:
-    if not isinstance(value, expected):
-        raise TypeError(f"{value!r} is no {expected.__name__}")
-    return cast("Any", value)

@@ -141,6 +141,14 @@ class DelayedWork(Generic[T]):
             raise failure
 
 
+class WalkOver(Exception):
+    """A walk ends early."""
+
+
+def no_pause() -> None:
+    """Go on at once."""
+
+
 class WalkPace:
     """Lets searches go before a walk, and ends the walk when its catalog is closed.
 
@@ -164,16 +172,20 @@ class WalkPace:
         """Let a walk wait for the search that begins now, and those that soon follow it."""
         self._searched_at = time.monotonic()
 
-    def is_to_end(self) -> bool:
-        """Let searches go first, and return whether the walk is to end early.
+    def breathe(self) -> None:
+        """Let searches go first.
 
         A thread that computes keeps the interpreter for 5 ms each time that another one, which
         searches, waits for SQLite or for a file. At closing nobody searches any more.
+
+        Raises:
+            WalkOver: The catalog was closed a second ago.
         """
-        if self._closing.is_set():
-            return time.monotonic() > self._ends_at
         now = time.monotonic()
-        if now >= self._next_breath:
+        if self._closing.is_set():
+            if now > self._ends_at:
+                raise WalkOver("its store is closed")
+        elif now >= self._next_breath:
             latest = now + _PATIENCE_SECONDS
             with self._lock:
                 pass
@@ -182,4 +194,3 @@ class WalkPace:
                 if now > latest or now - self._searched_at >= _QUIET_SECONDS:
                     break
             self._next_breath = time.monotonic() + _BREATH_SECONDS / 2
-        return False

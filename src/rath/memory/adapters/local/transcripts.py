@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, TypeVar, cast
 
 import msgspec
 
@@ -31,6 +31,8 @@ from rath.memory.uri import MEMORY_URI_PREFIX
 ExtractionPhase = Literal["pending", "done", "failed"]
 """Whether a model is still to be asked, was asked with success, or was asked in vain too often."""
 
+RecordT = TypeVar("RecordT")
+
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 COMMIT_NAME = "commit.json"
@@ -42,8 +44,7 @@ _FIELDS = ("role", "content", "parts")
 _TO_LOCK = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRecord:
+class CommitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of `commit.json`: what a commit has beside its messages."""
 
     rows: tuple[_Count, ...] = ()
@@ -53,27 +54,12 @@ class CommitRecord:
     run: str | None = None
     """The run that was committed, None for a commit by hand."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
 
-    @classmethod
-    def from_json(cls, payload: object) -> CommitRecord:
-        """Read it; a field that holds something else is as good as not there."""
-        fields = _fields(payload)
-        return cls(
-            _converted(fields.get("rows"), tuple[_Count, ...]) or (),
-            _texts(fields.get("used_uris")),
-            _converted(fields.get("run"), str),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ExtractionRecord:
+class ExtractionRecord(msgspec.Struct, frozen=True, rename={"phase": "state"}):
     """The content of `extraction.json`: how far a model has come with a transcript."""
 
-    phase: ExtractionPhase = "pending"
-    attempts: _Count = 0
+    phase: ExtractionPhase
+    attempts: _Count
     """How often a model was asked, also by a process that was killed then."""
     uris: tuple[str, ...] = ()
     """The notes that were made."""
@@ -81,40 +67,12 @@ class ExtractionRecord:
     error: str | None = None
     """What went wrong the last time."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
-        fields = asdict(self)
-        return {"state": fields.pop("phase"), **fields}
 
-    @classmethod
-    def from_json(cls, payload: object) -> ExtractionRecord | None:
-        """Read it; None for anything that is no such record."""
-        fields = _fields(payload)
-        phase = _converted(fields.get("state"), ExtractionPhase)
-        attempts = _converted(fields.get("attempts"), _Count)
-        if phase is None or attempts is None:
-            return None
-        model, error = (_converted(fields.get(name), str) for name in ("model", "error"))
-        return cls(phase, attempts, _texts(fields.get("uris")), model, error)
-
-
-def _fields(payload: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", payload) if isinstance(payload, dict) else {}
+PENDING = ExtractionRecord("pending", 0)
 
 
 def _items(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(item for item in _items(value) if isinstance(item, str))
-
-
-def _converted(value: object, kind: Any) -> Any:
-    """Return a value of that type, None for any other."""
-    with suppress(msgspec.ValidationError):
-        return msgspec.convert(value, kind)
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +100,7 @@ class Transcript:
         texts = ((n, each, message_text(each)) for n, each in enumerate(_items(messages)))
         return cls(
             tuple(
-                Utterance(number, str(_fields(message)["role"]), text)
+                Utterance(number, str(cast("Mapping[str, object]", message)["role"]), text)
                 for number, message, text in texts
                 if text.strip()
             ),
@@ -196,14 +154,15 @@ class Archive:
 
     def commit_record(self, root: Path) -> CommitRecord:
         """Read the record of the commit; nothing where that is not there."""
-        with suppress(OSError, ValueError):
-            return CommitRecord.from_json(_json_in(self.path(root, COMMIT_NAME)))
-        return CommitRecord()
+        return self._record(root, COMMIT_NAME, CommitRecord) or CommitRecord()
 
     def record(self, root: Path) -> ExtractionRecord | None:
         """Read how far a model has come; None where none was to be asked, and when it is gone."""
-        with suppress(OSError, ValueError):
-            return ExtractionRecord.from_json(_json_in(self.path(root, RECORD_NAME)))
+        return self._record(root, RECORD_NAME, ExtractionRecord)
+
+    def _record(self, root: Path, name: str, kind: type[RecordT]) -> RecordT | None:
+        with suppress(OSError, ValueError, msgspec.ValidationError):
+            return msgspec.convert(_json_in(self.path(root, name)), kind)
         return None
 
     def write_record(self, store: LocalStore, record: ExtractionRecord) -> bool:
@@ -216,54 +175,42 @@ class Archive:
         def put() -> bool:
             if not self.is_there(store.root):
                 return False
-            atomic_write_json(self.path(store.root, RECORD_NAME), record.to_json())
+            atomic_write_json(self.path(store.root, RECORD_NAME), msgspec.to_builtins(record))
             return True
 
         return store.catalog.change(self.directory, RECORD_NAME, put)
 
 
-class TranscriptClaim:
-    """The right to have a model read one transcript, which one process has at a time.
+def claim_transcript(
+    root: Path, archive: Archive, *, patience: float
+) -> Callable[[], object] | None:
+    """Take the right to have a model read one transcript, which one process has at a time.
 
     The transcript itself is locked: it is written once, so whoever opens it by its name gets the
-    same file, and no file is left beside it. The end of the claim, or of the process, frees it.
+    same file, and no file is left beside it.
+
+    Args:
+        root: Directory of the store.
+        archive: The transcript.
+        patience: Seconds to wait for somebody else.
+
+    Returns:
+        A function that gives the right back, as the end of the process does too; None while
+        somebody else has it, or when the transcript is gone.
+
+    Raises:
+        OSError: The transcript cannot be opened for writing, so nothing can be noted there.
     """
-
-    def __init__(self, fd: int, lock: FileLock) -> None:
-        self._fd = fd
-        self._lock = lock
-
-    @classmethod
-    def take(cls, root: Path, archive: Archive, *, patience: float) -> TranscriptClaim | None:
-        """Return the claim, or None while somebody else has it or when the transcript is gone.
-
-        Args:
-            root: Directory of the store.
-            archive: The transcript.
-            patience: Seconds to wait for somebody else.
-
-        Raises:
-            OSError: The transcript cannot be opened for writing, so nothing can be noted there.
-        """
-        if not archive.is_there(root):
-            return None
-        try:
-            fd = os.open(archive.path(root, layout.TRANSCRIPT_NAME), _TO_LOCK)
-        except FileNotFoundError:
-            return None
-        lock = FileLock(fd)
-        try:
-            if lock.acquire(timeout=patience):
-                return cls(fd, lock)
-        finally:
-            if not lock.held:
-                os.close(fd)
+    if not archive.is_there(root):
         return None
-
-    def end(self) -> None:
-        """Give it back."""
-        self._lock.release()
-        os.close(self._fd)
+    with ExitStack() as undo, suppress(FileNotFoundError):
+        fd = os.open(archive.path(root, layout.TRANSCRIPT_NAME), _TO_LOCK)
+        undo.callback(os.close, fd)
+        lock = FileLock(fd)
+        if lock.acquire(timeout=patience):
+            undo.callback(lock.release)
+            return undo.pop_all().close
+    return None
 
 
 def archives(root: Path, session_id: str | None = None) -> Iterator[Archive]:
@@ -320,9 +267,9 @@ def _put(
     with Draft(store.root, data) as draft:
         draft.force_to_disk()
         if record != CommitRecord():
-            atomic_write_json(place / COMMIT_NAME, record.to_json())
+            atomic_write_json(place / COMMIT_NAME, msgspec.to_builtins(record))
         if store.extraction is not None:
-            atomic_write_json(place / RECORD_NAME, ExtractionRecord().to_json())
+            atomic_write_json(place / RECORD_NAME, msgspec.to_builtins(PENDING))
 
         def put() -> Archive | None:
             other = _archive_of_run(store.root, op)

@@ -27,7 +27,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+
+import msgspec
 
 from rath._core.text import valid_unicode
 from rath.memory.adapters.local.files import Stamp
@@ -119,6 +121,11 @@ def digest_of(part: str) -> bytes:
     return hashlib.blake2b(part.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
+class _Sidecar(msgspec.Struct):
+    model: str
+    vector: Annotated[list[float], msgspec.Meta(min_length=1)]
+
+
 def sidecar_vector(note: Path, model: str) -> list[float] | None:
     """Return the vector of a whole note that OpenRath 1.3 left in `<leaf>.vec` beside it.
 
@@ -129,22 +136,10 @@ def sidecar_vector(note: Path, model: str) -> list[float] | None:
         status = path.stat()
         if status.st_mtime_ns < note.stat().st_mtime_ns or status.st_size > _MAX_SIDECAR_BYTES:
             return None
-        record: object = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        sidecar = msgspec.json.decode(path.read_bytes(), type=_Sidecar)
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError):
         return None
-    if not isinstance(record, Mapping):
-        return None
-    fields = cast("Mapping[str, Any]", record)
-    vector = fields.get("vector")
-    if fields.get("model") != model or not isinstance(vector, list) or not vector:
-        return None
-    numbers = cast("list[object]", vector)
-    if not all(type(number) in {int, float} for number in numbers):
-        return None
-    try:
-        return [float(cast("float", number)) for number in numbers]
-    except OverflowError:
-        return None
+    return sidecar.vector if sidecar.model == model else None
 
 
 class RecordFile:
@@ -281,7 +276,7 @@ class VectorModel(NamedTuple):
     """Documents up to this number have their vectors."""
 
 
-class Waiting(NamedTuple):
+class PendingDocument(NamedTuple):
     """A document whose texts have no vectors yet."""
 
     id: int
@@ -290,7 +285,7 @@ class Waiting(NamedTuple):
     kind: Kind
 
 
-class Placed(NamedTuple):
+class DocumentPart(NamedTuple):
     """A document that has the text of a slot."""
 
     slot: int
@@ -324,24 +319,24 @@ class VectorBatch:
     """Up to which document all have their vectors then."""
 
 
-def waiting(
+def find_pending(
     index: NoteIndex, model: VectorModel, limit: int, *, newest_first: bool
-) -> list[Waiting]:
+) -> list[PendingDocument]:
     """Return documents that the model has not seen, at most `limit`."""
     sql = f"""SELECT id, directory, name, kind FROM files WHERE id > ? AND NOT EXISTS (
                   SELECT 1 FROM vector_places AS p WHERE p.file = files.id AND p.model = ?)
               ORDER BY id {"DESC" if newest_first else "ASC"} LIMIT ?"""
-    return [Waiting(*row) for row in index.rows(sql, model.seen, model.id, limit)]
+    return [PendingDocument(*row) for row in index.rows(sql, model.seen, model.id, limit)]
 
 
-def placed(
+def find_parts(
     index: NoteIndex,
     model: VectorModel,
     *,
     slots: Iterable[int] | None = None,
     below: str | None = None,
     limit: int = -1,
-) -> list[Placed]:
+) -> list[DocumentPart]:
     """Return the documents that have the texts of some slots, or of a part of the store.
 
     Args:
@@ -366,7 +361,7 @@ def placed(
               FROM {tables} WHERE {scope} LIMIT ?"""
     found = index.rows(sql, *wanted, model.id, *values, limit)
     return [
-        Placed(slot, part, directory, name, kind, Stamp(*stamp))
+        DocumentPart(slot, part, directory, name, kind, Stamp(*stamp))
         for slot, part, directory, name, kind, *stamp in found
     ]
 
@@ -388,7 +383,7 @@ class VectorStore:
         self.is_used = False
         """Whether a file may be open."""
         self._file: RecordFile | None = None
-        self._is_unseen = False
+        self._is_copy = False
         self._mapped: tuple[bytes, Floats] | None = None
 
     def close(self) -> None:
@@ -482,7 +477,7 @@ class VectorStore:
                 self._remove(index, known, digest)
             old = self._file
             assert old is not None
-            draft = None if self._is_unseen else self.path.with_suffix(_NEW_SUFFIX)
+            draft = None if self._is_copy else self.path.with_suffix(_NEW_SUFFIX)
             new = RecordFile.create(draft, old.dimension)
             for first in range(0, len(used), _COPIED):
                 part = used[first : first + _COPIED]
@@ -502,11 +497,9 @@ class VectorStore:
 
     def erase_unused(self, index: NoteIndex) -> bool:
         """Overwrite the vectors that no document has any more; False when the file is unknown."""
-        if not self._agrees(index, self._model_row(index)) or self._file is None:
-            return False
         with index.writing():
             known = self._model_row(index)
-            if not self._agrees(index, known):
+            if not self._agrees(index, known) or self._file is None:
                 return False
             unused = self._unused(index, known)
             self._file.erase([slot for _, slot in unused if slot >= 0], n_rows=known.n_rows)
@@ -516,14 +509,13 @@ class VectorStore:
 
     def _agrees(self, index: NoteIndex, known: VectorModel) -> bool:
         """Return whether the index speaks of the file that is there, which is open then."""
-        if self._is_unseen or index.path is None:
-            is_there = self._is_unseen and index.path is None
-            return is_there and self._is_of(known)
-        if self._is_of(known) and self._file is not None and self._file.stands_at(self.path):
-            return True
-        self.close()
-        self._file = RecordFile.open(self.path)
-        return known.token is None if self._file is None else self._is_of(known)
+        if index.path is None:
+            if not self._is_copy:
+                return False
+        elif not (self._is_of(known) and self._file and self._file.stands_at(self.path)):
+            self.close()
+            self._file = RecordFile.open(self.path)
+        return self._is_of(known)
 
     def _is_of(self, known: VectorModel) -> bool:
         file = self._file
@@ -536,14 +528,10 @@ class VectorStore:
         known = self._model_row(index)
         if self._agrees(index, known):
             return known
-        if index.path is not None and self._is_unseen:
-            self.close()
-            self._is_unseen = False
-            self._file = RecordFile.open(self.path)
-        elif index.path is None and not self._is_unseen:
+        if index.path is None and not self._is_copy:
             # Beside an index in memory, a copy in memory.
             self.close()
-            self._is_unseen = True
+            self._is_copy = True
             there = RecordFile.open(self.path, may_write=False)
             if there is not None:
                 self._file = RecordFile.create(None, there.dimension)
@@ -562,7 +550,7 @@ class VectorStore:
     def _drop(self, index: NoteIndex, known: VectorModel) -> VectorModel:
         self._forget_rows(index, known)
         self.close()
-        if not self._is_unseen:
+        if not self._is_copy:
             self.path.unlink(missing_ok=True)
         return self._model_row(index)
 
@@ -585,7 +573,7 @@ class VectorStore:
         if not records:
             return
         if self._file is None:
-            path = None if self._is_unseen else self.path
+            path = None if self._is_copy else self.path
             self._file = RecordFile.create(path, len(records[0][1]) // 4)
         self._file.write(known.n_rows, records)
         self._file.sync()

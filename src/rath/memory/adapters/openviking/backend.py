@@ -13,7 +13,6 @@ from rath.memory import op_types
 from rath.memory.abc import MemoryBackend, MemoryStoreSpec
 from rath.memory.adapters.openviking.client import (
     DEFAULT_USER,
-    Access,
     VikingClient,
     VikingError,
     connect,
@@ -92,24 +91,17 @@ class OpenVikingMemoryBackend(MemoryBackend):
         options = await runtime().call_in_worker(lambda: read_options(spec or MemoryStoreSpec()))
         sdk = await runtime().call_in_worker(load_sdk)
         share = None
-        access = Access(
-            options.url or "",
-            options.api_key,
-            options.account_id,
-            options.user_id,
-            options.agent_id,
-        )
         seconds, hint = options.timeout, ""
         if options.url is None:
             share = await join_server(options)
             user_id = options.user_id or DEFAULT_USER
-            access = replace(access, url=share.url, api_key=share.key, user_id=user_id)
+            options = replace(options, url=share.url, api_key=share.key, user_id=user_id)
             seconds = START_SECONDS
             hint = ". If a proxy is set for HTTP, NO_PROXY must name 127.0.0.1"
-        server = without_login(access.url)
+        server = without_login(str(options.url))
         try:
             async with asyncio.timeout(seconds):
-                client = await connect(sdk, access)
+                client = await connect(sdk, options)
         except BaseException as exc:
             if share is not None:
                 await share.aleave()

@@ -1,23 +1,46 @@
-"""Requests to a server of OpenViking through its SDK: identity, errors, and repeats.
+"""Requests to a server of OpenViking through its SDK: identity, errors, repeats, and addresses.
 
 Only this module imports the SDK, and only in `load_sdk`: it takes long, so call that in a worker.
+Addresses are those of memory URIs:
+
+    memory://user/<...>       viking://user/<user>/<...>
+    memory://session/<...>    viking://user/<user>/sessions/<...>
+    memory://agent/<...>      viking://agent/<...>
+    memory://resources/<...>  viking://resources/<...>
+
+A note is a file with the suffix `.md`, which its URI leaves out. Names that the server would
+change or refuse are escaped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rath._async.lanes import gather
+from rath._core.text import valid_unicode
 from rath.config.redaction import guard_logs, redact
 from rath.errors import MemoryBackendError
-from rath.memory.adapters.openviking.addresses import Addresses
-from rath.memory.driver import OperationFailed
+from rath.memory.adapters.openviking.server import Options
+from rath.memory.driver import InvalidUri, OperationFailed, place_of
 from rath.memory.results import FailureKind
+from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, memory_uri_prefix
 
-__all__ = ["Access", "VikingClient", "VikingError", "connect", "load_sdk", "translate_error"]
+__all__ = [
+    "Addresses",
+    "VikingClient",
+    "VikingError",
+    "connect",
+    "escape_name",
+    "has_server_fields",
+    "load_sdk",
+    "translate_error",
+    "unescape_name",
+]
+
 
 DEFAULT_USER = "default"
 
@@ -104,17 +127,6 @@ def translate_error(error: Exception, secret: str = "") -> VikingError:
     # A chained error would show the key where its text repeats it.
     failure.__cause__ = None if secret and secret in str(error) else error
     return failure
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """A server, and the identity with which it is asked."""
-
-    url: str
-    api_key: str = field(default="", repr=False)
-    account_id: str = ""
-    user_id: str | None = None
-    agent_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -210,22 +222,22 @@ def load_sdk() -> tuple[Any, tuple[type[Exception], ...]]:
     return openviking_sdk.AsyncHTTPClient, (*errors, *SDK_BUGS)
 
 
-async def connect(sdk: tuple[Any, tuple[type[Exception], ...]], access: Access) -> VikingClient:
+async def connect(sdk: tuple[Any, tuple[type[Exception], ...]], options: Options) -> VikingClient:
     """Return a client of a server that answers.
 
     Args:
         sdk: What `load_sdk` returned.
-        access: The server.
+        options: The `url` of the server, and the identity with which it is asked.
 
     Raises:
         VikingError: It does not answer, or refuses the key.
     """
     make, errors = sdk
     identity = {
-        "X-API-Key": access.api_key,
-        "X-OpenViking-Account": access.account_id,
-        "X-OpenViking-User": access.user_id or "",
-        "X-OpenViking-Actor-Peer": access.agent_id or "",
+        "X-API-Key": options.api_key,
+        "X-OpenViking-Account": options.account_id,
+        "X-OpenViking-User": options.user_id or "",
+        "X-OpenViking-Actor-Peer": options.agent_id or "",
         "X-Gateway-Token": "",
         "Authorization": "",
     }
@@ -238,27 +250,27 @@ async def connect(sdk: tuple[Any, tuple[type[Exception], ...]], access: Access) 
             if value:
                 request.headers[name] = value
 
-    guard_logs(_LIBRARIES, access.api_key)
+    guard_logs(_LIBRARIES, options.api_key)
     try:
         session = make(
-            url=access.url,
-            api_key=access.api_key or None,
+            url=options.url,
+            api_key=options.api_key or None,
             timeout=_NO_LIMIT,
             extra_headers={},
             profile_enabled=False,
             event_hooks={"request": [identify]},
         )
     except errors as exc:
-        raise translate_error(exc, access.api_key)  # noqa: B904  # which chains it
-    user_id = access.user_id or DEFAULT_USER
-    client = VikingClient(session, Addresses(user_id), errors, access.api_key)
+        raise translate_error(exc, options.api_key)  # noqa: B904  # which chains it
+    user_id = options.user_id or DEFAULT_USER
+    client = VikingClient(session, Addresses(user_id), errors, options.api_key)
     await client.ask("initialize")
     try:
         owner = await _home_owner(client)
     except BaseException:
         await session.close()
         raise
-    return VikingClient(session, Addresses(owner or user_id), errors, access.api_key)
+    return VikingClient(session, Addresses(owner or user_id), errors, options.api_key)
 
 
 async def _home_owner(client: VikingClient) -> str | None:
@@ -279,3 +291,95 @@ async def _home_owner(client: VikingClient) -> str | None:
     if not isinstance(uri, str) or not uri.startswith("viking://"):
         raise VikingError("internal", "what answers there is no server of OpenViking")
     return uri.rstrip("/").rpartition("/")[2] or None
+
+
+_SUFFIX = ".md"
+_SCHEME = "viking://"
+_SESSIONS = "sessions"
+
+# The server turns white space into "_", cuts at "?", refuses ":", "\\" and some percent signs, and
+# takes a name of dots for one without an extension: different notes would become one, or none.
+# Names that begin with a dot it does not list; two of them are its own texts on a directory.
+_UNSAFE = re.compile(
+    r"[\x00-\x1f\x7f:?\\]|\s|%(?=2[EeFf]|5[Cc]|00)|=(?=[0-9A-F]{2})|^\.(?!(?:abstract|overview)(?:\.md)?$)"
+)
+_ESCAPES = re.compile("(?:=[0-9A-F]{2})+")
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Translates the addresses of one user of a server."""
+
+    user_id: str
+
+    def place(self, uri: str) -> str:
+        """Return the address of a directory, or of a file by its full name.
+
+        Raises:
+            InvalidUri: It has no memory scheme or known scope, or a segment is empty, `.` or `..`.
+        """
+        scope, *names = valid_unicode(place_of(uri)).split("/")
+        if any(name in {"", ".", ".."} for name in names):
+            raise InvalidUri(
+                f"{uri!r} has a segment that names nothing; leave out empty ones, . and .., and a "
+                "slash at the end"
+            )
+        if scope == "user" and names[:1] == [self.user_id]:
+            del names[0]  # as addresses of the server have it
+        root = {"user": ("user", self.user_id), "session": ("user", self.user_id, _SESSIONS)}
+        return _SCHEME + "/".join((*root.get(scope, (scope,)), *map(escape_name, names)))
+
+    def note(self, uri: str) -> str:
+        """Return the address of the file that holds a note.
+
+        Raises:
+            InvalidUri: As for `place`; or it names a scope and no note.
+        """
+        place = self.place(uri)
+        if is_scope(uri):
+            raise InvalidUri(f"{uri!r} is a scope; give the note a name below it")
+        return place + _SUFFIX
+
+    def public(self, address: str, *, is_dir: bool = False) -> str | None:
+        """Return the URI of a file or directory; None where no URI of ours can name it."""
+        scope, *names = address.removeprefix(_SCHEME).rstrip("/").split("/")
+        if scope == "user":
+            if names[:1] != [self.user_id]:
+                return None
+            del names[0]
+            if names[:1] == [_SESSIONS]:
+                scope = "session"
+                del names[0]
+        if scope not in MEMORY_SCOPES:
+            return None
+        segments = [unescape_name(name) for name in names]
+        if segments and not is_dir:
+            segments[-1] = unescape_name(names[-1].removesuffix(_SUFFIX)) or names[-1]
+        return MEMORY_URI_PREFIX + "/".join((scope, *segments))
+
+
+def is_scope(uri: str) -> bool:
+    """Return whether a URI names a scope and nothing below it."""
+    return "/" not in uri.removeprefix(memory_uri_prefix(uri) or "")
+
+
+def has_server_fields(address: str) -> bool:
+    """Return whether the server appends fields of its own to a file: it lies in `memories`."""
+    return "memories" in address.removeprefix(_SCHEME).split("/")[:-1]
+
+
+def escape_name(name: str) -> str:
+    """Return a segment of a URI as the server stores it; letters and digits stay."""
+    return _UNSAFE.sub(lambda match: "".join(f"={byte:02X}" for byte in match[0].encode()), name)
+
+
+def unescape_name(name: str) -> str:
+    """Return the segment that `escape_name` turned into `name`."""
+
+    def text(match: re.Match[str]) -> str:
+        try:
+            return bytes.fromhex(match[0].replace("=", "")).decode()
+        except UnicodeDecodeError:
+            return match[0]  # somebody else's name
+
+    return _ESCAPES.sub(text, name)

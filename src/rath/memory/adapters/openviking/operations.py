@@ -16,13 +16,14 @@ from urllib.parse import unquote, urlsplit
 from rath._async.runtime import runtime
 from rath._core.text import valid_unicode
 from rath.memory import notes, op_types, results
-from rath.memory.adapters.openviking.addresses import (
+from rath.memory.adapters.openviking.client import (
     Addresses,
+    VikingClient,
+    VikingError,
     escape_name,
     has_server_fields,
     is_scope,
 )
-from rath.memory.adapters.openviking.client import VikingClient, VikingError
 from rath.memory.driver import InvalidUri, OperationFailed, decoded, file_of
 from rath.memory.uri import MEMORY_SCOPES, MEMORY_URI_PREFIX, MEMORY_URI_ROOT, to_public_uri
 
@@ -199,7 +200,7 @@ async def _list(client: VikingClient, op: op_types.MemoryOpList) -> results.Memo
     """List the entries directly below a URI, sorted by name."""
     if _is_root(op.uri):
         return results.MemoryListResult(_SCOPES)
-    raw = await _directory(client, client.addresses.place(op.uri))
+    raw = await _pages(client, "ls_page", client.addresses.place(op.uri))
     return results.MemoryListResult(_entries(client, raw))
 
 
@@ -222,11 +223,6 @@ _SCOPES = tuple(
     results.MemoryEntry(scope, f"{MEMORY_URI_PREFIX}{scope}", is_dir=True)
     for scope in sorted(MEMORY_SCOPES)
 )
-
-
-async def _directory(client: VikingClient, address: str) -> list[Answer]:
-    """Return the entries of a directory as the server describes them."""
-    return await _pages(client, "ls_page", address)
 
 
 async def _subtree(
@@ -410,7 +406,7 @@ async def _create_session(client: VikingClient, op: op_types.MemoryOpCommit) -> 
 async def _directory_if_there(client: VikingClient, address: str) -> list[str]:
     """Return the addresses of the entries of a directory, sorted; none where it is missing."""
     try:
-        return sorted(str(each["uri"]) for each in await _directory(client, address))
+        return sorted(str(each["uri"]) for each in await _pages(client, "ls_page", address))
     except VikingError as exc:
         if exc.failure.kind == "not_found":
             return []

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -104,36 +104,23 @@ class Options:
     embedding_dimensions: int | None = None
 
 
-def _is_number_from(value: object, least: float, *kinds: type) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool) and value >= least  # type: ignore[operator]  # kinds are numbers
-
-
-_Rule = tuple[Callable[[Any], bool], str]
-_TEXT: _Rule = (lambda value: isinstance(value, str), "must be a text, got {kind}")
-_RULES: Mapping[str, _Rule] = {
+_NUMBERS = (int, float)
+_TEXT = ((str,), 0, "must be a text, got {kind}")
+_RULES: Mapping[str, tuple[tuple[type, ...], float, str]] = {
     "url": _TEXT,
     "api_key": _TEXT,
     "embedding_provider": _TEXT,
     "chat_provider": _TEXT,
-    "path": (lambda value: isinstance(value, str | Path), "must name a directory, got {kind}"),
-    "config": (
-        lambda value: isinstance(value, str | Path | Mapping),
-        "must be a mapping or the path of an ov.conf, got {kind}",
-    ),
-    "timeout": (
-        lambda value: _is_number_from(value, 5e-324, int, float),
-        "must be a number of seconds above 0, got {value!r}",
-    ),
-    "embedding_dimensions": (
-        lambda value: _is_number_from(value, 1, int),
-        "must be at least 1, got {value!r}",
-    ),
-    "server": (
-        lambda value: bool(value) and isinstance(value, str | list | tuple),
-        "must be a command: a text, or a list of words",
-    ),
+    "path": ((str, Path), 0, "must name a directory, got {kind}"),
+    "config": ((str, Path, Mapping), 0, "must be a mapping or the path of an ov.conf, got {kind}"),
+    "timeout": (_NUMBERS, 5e-324, "must be a number of seconds above 0, got {value!r}"),
+    "embedding_dimensions": ((int,), 1, "must be at least 1, got {value!r}"),
+    "server": ((str, list, tuple), 1, "must be a command: a text, or a list of words"),
 }
-"""For each option its test and its message; one that may be a secret is not repeated."""
+"""For each option its types, the least number or number of items, and its message.
+
+A value that may be a secret is not repeated.
+"""
 
 
 def read_options(spec: MemoryStoreSpec) -> Options:
@@ -150,11 +137,15 @@ def read_options(spec: MemoryStoreSpec) -> Options:
     options: dict[str, Any] = {
         name: value for name, value in (spec.options or {}).items() if value is not None
     }
-    for name, (is_valid, message) in _RULES.items():
-        if name in options and not is_valid(options[name]):
-            value = options[name]
-            text = message.format(kind=type(value).__name__, value=value)
-            raise MemoryBackendError(f"{name} {text}")
+    for name, (kinds, least, message) in _RULES.items():
+        value = options.get(name)
+        is_valid = isinstance(value, kinds) and not isinstance(value, bool)
+        if is_valid and least:
+            is_valid = (value if isinstance(value, _NUMBERS) else len(cast("Any", value))) >= least
+        if value is not None and not is_valid:
+            raise MemoryBackendError(
+                f"{name} {message.format(kind=type(value).__name__, value=value)}"
+            )
     url, path = options.get("url", ""), options.get("path", "")
     if not url and not path:
         raise MemoryBackendError(
@@ -164,21 +155,21 @@ def read_options(spec: MemoryStoreSpec) -> Options:
         )
     if url:
         _check_url(url)
-    config: Mapping[str, Any] | str | Path = options.get("config", {})
-    return Options(
-        url=url.rstrip("/") if url else None,
-        path=None if url else Path(path).expanduser(),
-        api_key=options.get("api_key", ""),
-        account_id=spec.account_id or _ACCOUNT,
-        user_id=spec.user_id,
-        agent_id=spec.agent_id,
-        timeout=float(options.get("timeout", REQUEST_SECONDS)),
-        server=_command(options.get("server", ())),
-        config=config if isinstance(config, Mapping) else Path(config).expanduser(),
-        embedding_provider=options.get("embedding_provider"),
-        chat_provider=options.get("chat_provider"),
-        embedding_dimensions=options.get("embedding_dimensions"),
-    )
+    given = {name: options[name] for name in _RULES.keys() & options.keys()}
+    config, command = given.get("config", {}), given.get("server", ())
+    try:
+        words = shlex.split(command) if isinstance(command, str) else map(str, command)
+    except ValueError as exc:
+        raise MemoryBackendError(f"server must be a command: {exc}") from exc
+    given |= {
+        "url": url.rstrip("/") if url else None,
+        "path": None if url else Path(path).expanduser(),
+        "timeout": float(given.get("timeout", REQUEST_SECONDS)),
+        "server": tuple(words),
+        "config": config if isinstance(config, Mapping) else Path(config).expanduser(),
+    }
+    account_id = spec.account_id or _ACCOUNT
+    return Options(account_id=account_id, user_id=spec.user_id, agent_id=spec.agent_id, **given)
 
 
 def _check_url(url: str) -> None:
@@ -191,13 +182,6 @@ def _check_url(url: str) -> None:
     if not host:
         # The text does not repeat it: it may hold a password.
         raise MemoryBackendError("url must name a host, as in http://host:1933")
-
-
-def _command(value: Any) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(value) if isinstance(value, str) else map(str, value))
-    except ValueError as exc:
-        raise MemoryBackendError(f"server must be a command: {exc}") from exc
 
 
 # ---------------------------------------------------------------- its config

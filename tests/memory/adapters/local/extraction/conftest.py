@@ -11,15 +11,9 @@ from typing import Any
 
 import pytest
 
+from rath import memory
 from rath._async.runtime import runtime
 from rath.llm.chat_request import RathLLMChatRequest
-from rath.memory import (
-    MemoryCommitResult,
-    MemoryExecutionFailure,
-    MemoryOpCommit,
-    MemoryStore,
-    MemoryStoreSpec,
-)
 from rath.memory.adapters.local import LocalMemoryBackend
 from rath.memory.adapters.local.store import LocalStore
 from rath.testing import ScriptedClient, Turn
@@ -33,10 +27,12 @@ OOLONG_URI = "memory://user/memories/extracted/preferences/65bf5d9b"
 
 
 @contextmanager
-def opened(root: Path, chat: object = None, **options: object) -> Generator[MemoryStore]:
+def opened(root: Path, chat: object = None, **options: object) -> Generator[memory.MemoryStore]:
     """An open store; its closing waits for what is learned in the background."""
     backend = LocalMemoryBackend()
-    store = backend.open(MemoryStoreSpec(options={"path": str(root), "chat": chat, **options}))
+    store = backend.open(
+        memory.MemoryStoreSpec(options={"path": str(root), "chat": chat, **options})
+    )
     try:
         yield store
     finally:
@@ -48,7 +44,7 @@ class _Watched(LocalMemoryBackend):
 
     native: LocalStore | None = None
 
-    async def aopen(self, spec: MemoryStoreSpec | None) -> LocalStore:
+    async def aopen(self, spec: memory.MemoryStoreSpec | None) -> LocalStore:
         self.native = await super().aopen(spec)
         return self.native
 
@@ -56,10 +52,10 @@ class _Watched(LocalMemoryBackend):
 def resume(root: Path, chat: object) -> None:
     """Open a store, wait until what earlier openings left is done, and close it."""
     backend = _Watched()
-    store = backend.open(MemoryStoreSpec(options={"path": str(root), "chat": chat}))
+    store = backend.open(memory.MemoryStoreSpec(options={"path": str(root), "chat": chat}))
     assert backend.native is not None
     assert backend.native.extraction is not None
-    runtime().run(backend.native.extraction.jobs.await_all, label="a test")
+    runtime().run(backend.native.extraction.await_all, label="a test")
     backend.close(store)
 
 
@@ -74,23 +70,23 @@ def model(*turns: Turn) -> ScriptedClient:
 
 
 def commit(
-    store: MemoryStore,
+    store: memory.MemoryStore,
     messages: Sequence[object] = SAID,
     *,
     session: str = "s",
     wait: bool = True,
     **options: Any,
-) -> MemoryCommitResult:
+) -> memory.MemoryCommitResult:
     """Commit and return the result."""
-    result = store.dispatch(MemoryOpCommit(session, messages, wait=wait, **options))
-    assert isinstance(result, MemoryCommitResult), result
+    result = store.dispatch(memory.MemoryOpCommit(session, messages, wait=wait, **options))
+    assert isinstance(result, memory.MemoryCommitResult), result
     return result
 
 
-def refused(store: MemoryStore, **options: Any) -> MemoryExecutionFailure:
+def refused(store: memory.MemoryStore, **options: Any) -> memory.MemoryExecutionFailure:
     """Commit, and return the failure."""
-    result = store.dispatch(MemoryOpCommit("s", SAID, wait=True, **options))
-    assert isinstance(result, MemoryExecutionFailure), result
+    result = store.dispatch(memory.MemoryOpCommit("s", SAID, wait=True, **options))
+    assert isinstance(result, memory.MemoryExecutionFailure), result
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,27 +16,8 @@ from rath.errors import MemoryBackendError
 from rath.llm import Provider, chat_client_for
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse
-from rath.memory.adapters.local.extraction import (
-    DEFAULT_CATEGORY,
-    MAX_ANSWER_CHARS,
-    MAX_CHUNK_BYTES,
-    MAX_CHUNKS,
-    MAX_MEMO_BYTES,
-    MAX_MEMOS,
-    MAX_ROWS,
-    Memo,
-    category_of,
-    chunks_of,
-    decode_memos,
-    request_for,
-)
+from rath.memory.adapters.local import extraction, transcripts
 from rath.memory.adapters.local.layout import relative_path
-from rath.memory.adapters.local.transcripts import (
-    CommitRecord,
-    ExtractionRecord,
-    Transcript,
-    Utterance,
-)
 from rath.testing import ScriptedClient
 from tests.memory.adapters.local.extraction.conftest import (
     OOLONG,
@@ -52,7 +34,7 @@ from tests.support.chat_replies import completion, dropped, html, status_error
 from tests.support.chat_server import ChatServer
 
 TEA = '[{"content": "The user drinks tea.", "category": "preferences", "rows": [1, 0]}]'
-THE_MEMO = (Memo("The user drinks tea.", "preferences", (0, 1)),)
+THE_MEMO = (extraction.Memo("The user drinks tea.", "preferences", (0, 1)),)
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -70,9 +52,9 @@ fields = st.fixed_dictionaries(
 answers = st.text() | st.lists(fields | anything).map(json.dumps) | anything.map(json.dumps)
 
 
-def memos(*items: Any, numbers: range = range(3)) -> tuple[Memo, ...]:
+def memos(*items: Any, numbers: range = range(3)) -> tuple[extraction.Memo, ...]:
     """What an answer with these elements gives."""
-    found = decode_memos(json.dumps(items), numbers)
+    found = extraction.decode_memos(json.dumps(items), numbers)
     assert found is not None
     return found
 
@@ -89,11 +71,11 @@ def contents(*items: Any) -> list[str]:
 @example('[{"content": "\\ud800", "category": "\\udfff"}]')
 @example("```json\n```")
 def test_any_answer_gives_bounded_memos_or_none(answer: str) -> None:
-    found = decode_memos(answer, range(5)) or ()
-    assert len(found) <= MAX_MEMOS
+    found = extraction.decode_memos(answer, range(5)) or ()
+    assert len(found) <= extraction.MAX_MEMOS
     assert len({memo.content for memo in found}) == len(found)
     for memo in found:
-        assert 0 < len(memo.content.encode()) <= MAX_MEMO_BYTES
+        assert 0 < len(memo.content.encode()) <= extraction.MAX_MEMO_BYTES
         assert memo.content.strip()
         assert set(memo.messages) <= set(range(5))
         assert "/" not in memo.category
@@ -113,15 +95,15 @@ def test_any_answer_gives_bounded_memos_or_none(answer: str) -> None:
     ids=["bare", "fenced", "fenced without a name", "in words", "in an object", "one object"],
 )
 def test_an_array_is_found_wherever_it_stands(answer: str) -> None:
-    assert decode_memos(answer, range(2)) == THE_MEMO
+    assert extraction.decode_memos(answer, range(2)) == THE_MEMO
 
 
 @pytest.mark.parametrize(
     "answer", ["", "I cannot do that.", "[", "[{]", '{"a": 1}', "3", "null", '[{"content": "cut of']
 )
 def test_an_answer_without_an_array_is_told_from_an_empty_one(answer: str) -> None:
-    assert decode_memos(answer, range(2)) is None
-    assert decode_memos("[]", range(2)) == ()
+    assert extraction.decode_memos(answer, range(2)) is None
+    assert extraction.decode_memos("[]", range(2)) == ()
 
 
 @pytest.mark.parametrize("content", [None, 3, True, ["a"], {"a": "b"}, "", " \n\t", "\0\x07"])
@@ -134,19 +116,19 @@ def test_text_is_plain_and_valid() -> None:
 
 
 def test_a_long_memo_is_cut_between_characters() -> None:
-    [content] = contents({"content": "é" * MAX_MEMO_BYTES})
-    assert content == "é" * (MAX_MEMO_BYTES // 2)
-    [content] = contents({"content": "a" + "é" * MAX_MEMO_BYTES})
-    assert len(content.encode()) == MAX_MEMO_BYTES - 1
+    [content] = contents({"content": "é" * extraction.MAX_MEMO_BYTES})
+    assert content == "é" * (extraction.MAX_MEMO_BYTES // 2)
+    [content] = contents({"content": "a" + "é" * extraction.MAX_MEMO_BYTES})
+    assert len(content.encode()) == extraction.MAX_MEMO_BYTES - 1
 
 
 def test_of_ten_thousand_memos_the_first_count() -> None:
     found = contents(*({"content": f"memo {number}"} for number in range(10_000)))
-    assert found == [f"memo {number}" for number in range(MAX_MEMOS)]
+    assert found == [f"memo {number}" for number in range(extraction.MAX_MEMOS)]
 
 
 def test_an_endless_answer_is_cut() -> None:
-    assert decode_memos(" " * MAX_ANSWER_CHARS + TEA, range(2)) is None
+    assert extraction.decode_memos(" " * extraction.MAX_ANSWER_CHARS + TEA, range(2)) is None
 
 
 def test_the_same_memo_is_one_with_the_rows_of_all() -> None:
@@ -154,7 +136,7 @@ def test_the_same_memo_is_one_with_the_rows_of_all() -> None:
         {"content": "Tea is  good.", "rows": [2]},
         {"content": "tea\nis good.", "category": "x", "rows": [0]},
     )
-    assert found == (Memo("Tea is  good.", DEFAULT_CATEGORY, (0, 2)),)
+    assert found == (extraction.Memo("Tea is  good.", extraction.DEFAULT_CATEGORY, (0, 2)),)
 
 
 def test_rows_that_are_none_are_dropped() -> None:
@@ -170,7 +152,7 @@ def test_rows_that_are_no_list_are_dropped(rows: object) -> None:
 
 def test_a_memo_names_a_few_rows() -> None:
     [memo] = memos({"content": "a", "rows": list(range(1000))}, numbers=range(1000))
-    assert memo.messages == tuple(range(MAX_ROWS))
+    assert memo.messages == tuple(range(extraction.MAX_ROWS))
 
 
 @pytest.mark.parametrize(
@@ -179,17 +161,17 @@ def test_a_memo_names_a_few_rows() -> None:
         ("preferences", "preferences"),
         ("What they Prefer!", "what-they-prefer"),
         ("../../etc/passwd", "etc-passwd"),
-        ("..", DEFAULT_CATEGORY),
-        ("/", DEFAULT_CATEGORY),
-        ("", DEFAULT_CATEGORY),
-        ("\0\ud800", DEFAULT_CATEGORY),
+        ("..", extraction.DEFAULT_CATEGORY),
+        ("/", extraction.DEFAULT_CATEGORY),
+        ("", extraction.DEFAULT_CATEGORY),
+        ("\0\ud800", extraction.DEFAULT_CATEGORY),
         ("偏好", "偏好"),
         ("ﬁle.md", "file-md"),
         ("x" * 500, "x" * 32),
     ],
 )
 def test_a_category_is_one_plain_segment(name: str, category: str) -> None:
-    assert category_of(name) == category
+    assert extraction.category_of(name) == category
 
 
 @pytest.mark.parametrize(
@@ -197,11 +179,11 @@ def test_a_category_is_one_plain_segment(name: str, category: str) -> None:
     [
         ("memory://user/memories/preferences/tea", "preferences"),
         ("memory://user/../../etc/passwd", "etc"),
-        ("memory://resources", DEFAULT_CATEGORY),
+        ("memory://resources", extraction.DEFAULT_CATEGORY),
         ("viking://agent/x", "agent"),
         ("/etc/passwd", "etc"),
-        ("C:\\Windows\\x", DEFAULT_CATEGORY),
-        ("", DEFAULT_CATEGORY),
+        ("C:\\Windows\\x", extraction.DEFAULT_CATEGORY),
+        ("", extraction.DEFAULT_CATEGORY),
     ],
 )
 def test_of_a_uri_only_a_category_is_taken(uri: str, category: str) -> None:
@@ -222,16 +204,16 @@ any_texts = st.text(st.characters(codec=None), min_size=1) | st.sampled_from(
 )
 
 
-def said(*contents: str) -> tuple[Utterance, ...]:
+def said(*contents: str) -> tuple[transcripts.Utterance, ...]:
     """Messages with these texts."""
     messages = [{"role": "user", "content": content} for content in contents]
-    return Transcript.from_json(messages, ()).messages
+    return transcripts.Transcript.from_json(messages, ()).messages
 
 
 def asked(*contents: str) -> RathLLMChatRequest:
     """The only request for these texts."""
-    [chunk] = chunks_of(said(*contents))
-    return request_for(chunk, Provider(model="m"))
+    [chunk] = extraction.chunks_of(said(*contents))
+    return extraction.request_for(chunk, Provider(model="m"))
 
 
 def shown(request: RathLLMChatRequest) -> list[Any]:
@@ -257,8 +239,8 @@ def test_messages_are_shown_with_number_and_role() -> None:
         {"role": "user", "content": " "},
         "no message",
     ]
-    [chunk] = chunks_of(Transcript.from_json(messages, ()).messages)
-    assert shown(request_for(chunk, Provider())) == [
+    [chunk] = extraction.chunks_of(transcripts.Transcript.from_json(messages, ()).messages)
+    assert shown(extraction.request_for(chunk, Provider())) == [
         {"number": 1, "role": "user", "text": "hi\nthere"},
         {"number": 3, "role": "assistant", "text": "hello ü"},
     ]
@@ -284,24 +266,26 @@ def test_marks_of_chat_templates_are_escaped() -> None:
 
 
 def test_an_empty_transcript_is_not_asked_about() -> None:
-    assert chunks_of(Transcript.from_json([], ()).messages) == []
-    assert chunks_of(Transcript.from_json({"role": "user"}, ()).messages) == []
+    assert extraction.chunks_of(transcripts.Transcript.from_json([], ()).messages) == []
+    assert (
+        extraction.chunks_of(transcripts.Transcript.from_json({"role": "user"}, ()).messages) == []
+    )
 
 
 def test_a_long_transcript_is_shown_in_several_requests() -> None:
-    chunks = chunks_of(said(*(f"{number} " + "word " * 1000 for number in range(20))))
+    chunks = extraction.chunks_of(said(*(f"{number} " + "word " * 1000 for number in range(20))))
     assert len(chunks) == 4
     assert {number for chunk in chunks for number in chunk.numbers} == set(range(20))
-    assert all(sum(map(len, chunk.lines)) <= MAX_CHUNK_BYTES for chunk in chunks)
+    assert all(sum(map(len, chunk.lines)) <= extraction.MAX_CHUNK_BYTES for chunk in chunks)
 
 
 def test_a_long_message_is_shown_whole_under_one_number() -> None:
     text = "".join(f"{number} " for number in range(20_000))
-    chunks = chunks_of(said("first", text))
+    chunks = extraction.chunks_of(said("first", text))
     pieces = [
         message["text"]
         for chunk in chunks
-        for message in shown(request_for(chunk, Provider()))
+        for message in shown(extraction.request_for(chunk, Provider()))
         if message["number"] == 1
     ]
     assert len(chunks) > 1
@@ -309,8 +293,8 @@ def test_a_long_message_is_shown_whole_under_one_number() -> None:
 
 
 def test_of_an_endless_transcript_the_middle_is_left_out() -> None:
-    chunks = chunks_of(said(*(f"{number} " + "x" * 8000 for number in range(1000))))
-    assert len(chunks) == MAX_CHUNKS
+    chunks = extraction.chunks_of(said(*(f"{number} " + "x" * 8000 for number in range(1000))))
+    assert len(chunks) == extraction.MAX_CHUNKS
     assert {0, 999} <= {number for chunk in chunks for number in chunk.numbers}
 
 
@@ -325,64 +309,36 @@ def test_a_request_is_made_at_temperature_0_with_what_fits_of_the_provider() -> 
         reasoning_effort="low",
         extra_create_args={"top_k": 1},
     )
-    [chunk] = chunks_of(said("hi"))
-    request = request_for(chunk, provider)
+    [chunk] = extraction.chunks_of(said("hi"))
+    request = extraction.request_for(chunk, provider)
     assert (request.model, request.temperature, request.max_tokens) == ("m", 0.0, 9)
     assert (request.reasoning_effort, request.extra_create_args) == ("low", {"top_k": 1})
     assert (request.stop, request.n, request.tool_choice, request.tools) == (None,) * 4
 
 
-counts = st.integers(min_value=0)
-any_text = st.text()
-any_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
+def archive_with(root: Path, payload: object) -> transcripts.Archive:
+    """A commit whose two records are that JSON."""
+    archive = transcripts.Archive("session/s/commits/1")
+    (root / archive.directory).mkdir(parents=True, exist_ok=True)
+    for name in ("commit.json", "extraction.json"):
+        archive.path(root, name).write_text(json.dumps(payload))
+    return archive
 
 
-@given(
-    st.builds(
-        CommitRecord,
-        st.lists(counts).map(tuple),
-        st.lists(any_text).map(tuple),
-        st.none() | any_text,
-    )
-)
-def test_a_commit_is_read_as_it_was_written(record: CommitRecord) -> None:
-    assert CommitRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
-
-
-@given(
-    st.builds(
-        ExtractionRecord,
-        st.sampled_from(["pending", "done", "failed"]),
-        counts,
-        st.lists(any_text).map(tuple),
-        st.none() | any_text,
-        st.none() | any_text,
-    )
-)
-def test_an_extraction_is_read_as_it_was_written(record: ExtractionRecord) -> None:
-    assert ExtractionRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
-
-
-@given(any_json)
+@given(anything)
+@example({"state": "pending"})
+@example({"state": "odd", "attempts": 1})
+@example({"state": "done", "attempts": -1})
+@example({"rows": [1, -2]})
+@example({"rows": ["1"]})
+@example({"rows": [True]})
+@example({"rows": [1.0]})
+@example({"rows": None})
 def test_what_somebody_else_wrote_is_read_as_nothing(payload: object) -> None:
-    assert CommitRecord.from_json(payload) == CommitRecord()
-    assert ExtractionRecord.from_json(payload) is None
-
-
-@pytest.mark.parametrize("rows", [[1, -2], ["1"], [True], [1.0], {"a": 1}, None])
-def test_rows_are_all_known_or_none(rows: object) -> None:
-    assert CommitRecord.from_json({"rows": rows, "used_uris": ["a", 1]}).rows == ()
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [{"state": "pending"}, {"state": "odd", "attempts": 1}, {"state": "done", "attempts": -1}],
-)
-def test_an_extraction_needs_a_known_state_and_a_count(payload: object) -> None:
-    assert ExtractionRecord.from_json(payload) is None
+    with tempfile.TemporaryDirectory() as folder:
+        archive = archive_with(Path(folder), payload)
+        assert archive.commit_record(Path(folder)) == transcripts.CommitRecord()
+        assert archive.record(Path(folder)) is None
 
 
 FOUND = completion(answer(OOLONG), model="served-1")

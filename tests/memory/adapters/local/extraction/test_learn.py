@@ -15,27 +15,17 @@ from typing import Any
 
 import pytest
 
+from rath import memory
 from rath._async.runtime import runtime
 from rath.errors import ProviderConnectionError
 from rath.llm import Provider
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
-from rath.memory import (
-    MemoryExecutionFailure,
-    MemoryFindResult,
-    MemoryOpCommit,
-    MemoryOpFind,
-    MemoryOpForget,
-    MemoryOpRead,
-    MemoryOpWrite,
-    MemoryReadResult,
-    MemoryStore,
-)
 from rath.memory.adapters.local.catalog import shared_catalog
 from rath.memory.adapters.local.extraction import MAX_ATTEMPTS, ChatModel, Extraction, learn
 from rath.memory.adapters.local.files import MAX_TRANSCRIPT_BYTES
 from rath.memory.adapters.local.store import LocalStore
-from rath.memory.adapters.local.transcripts import Archive, ExtractionRecord, TranscriptClaim
+from rath.memory.adapters.local.transcripts import Archive, ExtractionRecord, claim_transcript
 from rath.testing import ScriptedClient
 from tests.memory.adapters.local.extraction.conftest import (
     OOLONG,
@@ -51,6 +41,7 @@ from tests.memory.adapters.local.extraction.conftest import (
     refused,
     resume,
 )
+from tests.support.memories import found
 
 LONG = tuple({"role": "user", "content": f"{number} " + "x" * 8000} for number in range(6))
 
@@ -61,17 +52,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path.resolve() / "store"
 
 
-def found(store: MemoryStore, query: str) -> list[str]:
-    """What a query finds."""
-    result = store.dispatch(MemoryOpFind(query))
-    assert isinstance(result, MemoryFindResult)
-    return [hit.uri for hit in result.hits]
-
-
-def read(store: MemoryStore, uri: str) -> MemoryReadResult:
+def read(store: memory.MemoryStore, uri: str) -> memory.MemoryReadResult:
     """What stands at a URI."""
-    result = store.dispatch(MemoryOpRead(uri))
-    assert isinstance(result, MemoryReadResult), result
+    result = store.dispatch(memory.MemoryOpRead(uri))
+    assert isinstance(result, memory.MemoryReadResult), result
     return result
 
 
@@ -184,7 +168,7 @@ def test_another_directory_for_notes(root: Path) -> None:
 
 def test_a_note_of_the_user_is_never_overwritten(root: Path) -> None:
     with opened(root, model()) as store:
-        store.dispatch(MemoryOpWrite(OOLONG_URI, "mine"))
+        store.dispatch(memory.MemoryOpWrite(OOLONG_URI, "mine"))
         assert commit(store).extracted_count == 1
         assert read(store, OOLONG_URI).data == "mine"
         [uri] = record_at(root)["uris"]
@@ -405,10 +389,10 @@ def test_rows_that_cannot_be_read_are_not_known(root: Path) -> None:
         assert read(store, OOLONG_URI).sources[0].rows == ()
 
 
-def refused_place(store: MemoryStore) -> str:
+def refused_place(store: memory.MemoryStore) -> str:
     """Commit in vain, and return where the transcript lies."""
-    message = store.dispatch(MemoryOpCommit("s", SAID, rows=(4, 5), wait=True))
-    assert isinstance(message, MemoryExecutionFailure)
+    message = store.dispatch(memory.MemoryOpCommit("s", SAID, rows=(4, 5), wait=True))
+    assert isinstance(message, memory.MemoryExecutionFailure)
     [uri] = re.findall(r"memory://\S+(?=:)", message.message)
     return str(uri).removeprefix("memory://")
 
@@ -484,7 +468,7 @@ def test_what_is_forgotten_while_it_is_read_stays_forgotten(root: Path, gated: G
     with opened(root, gated) as store:
         commit(store, wait=False)
         assert gated.asked.wait(50)
-        store.dispatch(MemoryOpForget(session_id="s"))
+        store.dispatch(memory.MemoryOpForget(session_id="s"))
         gated.gate.set()
     assert notes_in(root) == {}
     assert list((root / "session").rglob("*.json")) == []
@@ -493,7 +477,7 @@ def test_what_is_forgotten_while_it_is_read_stays_forgotten(root: Path, gated: G
 def test_a_session_is_forgotten_with_its_notes(root: Path) -> None:
     with opened(root, model()) as store:
         commit(store)
-        store.dispatch(MemoryOpForget(session_id="s"))
+        store.dispatch(memory.MemoryOpForget(session_id="s"))
         assert found(store, "oolong") == []
     assert notes_in(root) == {}
 
@@ -514,15 +498,15 @@ def test_a_transcript_that_somebody_else_reads_is_left_to_them(
 def test_a_claim_is_had_once_and_given_back(root: Path) -> None:
     with opened(root) as store:
         archive = Archive(str(commit(store).archived_uri).removeprefix("memory://"))
-    first = TranscriptClaim.take(root, archive, patience=0)
+    first = claim_transcript(root, archive, patience=0)
     assert first is not None
-    assert TranscriptClaim.take(root, archive, patience=0) is None
-    first.end()
-    second = TranscriptClaim.take(root, archive, patience=0)
+    assert claim_transcript(root, archive, patience=0) is None
+    first()
+    second = claim_transcript(root, archive, patience=0)
     assert second is not None
-    second.end()
+    second()
     shutil.rmtree(root / archive.directory)
-    assert TranscriptClaim.take(root, archive, patience=0) is None
+    assert claim_transcript(root, archive, patience=0) is None
 
 
 def test_a_store_that_is_closed_leaves_the_rest_for_later(root: Path) -> None:

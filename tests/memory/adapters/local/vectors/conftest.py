@@ -13,7 +13,7 @@ from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.index import IndexEntry, NoteIndex
 from rath.memory.adapters.local.layout import Kind
 from rath.memory.adapters.local.matrix import normalised
-from rath.memory.adapters.local.vectors import VectorBatch, VectorStore, digest_of, waiting
+from rath.memory.adapters.local.vectors import VectorBatch, VectorStore, digest_of, find_pending
 
 IDENTITY = "0123456789abcdef"
 DIMENSION = 4
@@ -83,7 +83,7 @@ class Shelved:
 
         def act(index: NoteIndex) -> set[int]:
             model = self.shelf.model(index)
-            return {each.id for each in waiting(index, model, 1000, newest_first=True)}
+            return {each.id for each in find_pending(index, model, 1000, newest_first=True)}
 
         return self.catalog.use(act)
 

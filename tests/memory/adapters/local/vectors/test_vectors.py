@@ -13,19 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rath.memory.adapters.local import vectors
 from rath.memory.adapters.local.layout import INDEX_NAME
 from rath.memory.adapters.local.matrix import RELATIVE_FLOOR, nearest
-from rath.memory.adapters.local.vectors import (
-    MAX_PARTS,
-    PART_CHARS,
-    RecordFile,
-    VectorBatch,
-    VectorStore,
-    digest_of,
-    erase_unused,
-    parts_of,
-    sidecar_vector,
-)
 from tests.memory.adapters.local.vectors.conftest import IDENTITY, Shelved, vector_of
 
 Event = Callable[[Shelved, dict[str, str]], Shelved]
@@ -98,7 +88,7 @@ def compact(shelved: Shelved, _: dict[str, str]) -> Shelved:
 
 def erase(shelved: Shelved, _: dict[str, str]) -> Shelved:
     """Erase what no note has."""
-    shelved.catalog.use(lambda index: erase_unused(index, shelved.root))
+    shelved.catalog.use(lambda index: vectors.erase_unused(index, shelved.root))
     return shelved
 
 
@@ -213,7 +203,7 @@ def test_a_removed_document_is_not_placed_late(shelved: Shelved) -> None:
 def test_a_text_without_a_vector_is_not_asked_for_again(shelved: Shelved) -> None:
     number = shelved.note("a")
     model = shelved.catalog.use(shelved.shelf.model)
-    batch = VectorBatch(model, {number: [b"0" * 12]}, {b"0" * 12: None}, number)
+    batch = vectors.VectorBatch(model, {number: [b"0" * 12]}, {b"0" * 12: None}, number)
     assert shelved.catalog.use(lambda index: shelved.shelf.add(index, batch))
     assert shelved.waiting() == set()
     assert shelved.catalog.use(lambda index: shelved.shelf.known(index, [b"0" * 12]))
@@ -223,7 +213,7 @@ def test_erased_vectors_are_not_in_the_file(shelved: Shelved) -> None:
     shelved.add({shelved.note("a"): ["tea"], shelved.note("b"): ["milk"]})
     shelved.remove("a")
     assert vector_of("tea") in shelved.shelf.path.read_bytes()
-    shelved.catalog.use(lambda index: erase_unused(index, shelved.root))
+    shelved.catalog.use(lambda index: vectors.erase_unused(index, shelved.root))
     data = shelved.shelf.path.read_bytes()
     assert vector_of("tea") not in data
     assert vector_of("milk") in data
@@ -235,7 +225,7 @@ def test_erasing_reaches_models_that_nobody_uses_now(shelved: Shelved) -> None:
     unfinished = shelved.root / "vectors-fedcba9876543210.f32.new"
     unknown.write_bytes(b"whose")
     unfinished.write_bytes(b"whose")
-    shelved.catalog.use(lambda index: erase_unused(index, shelved.root))
+    shelved.catalog.use(lambda index: vectors.erase_unused(index, shelved.root))
     assert not unknown.exists()
     assert not unfinished.exists()
 
@@ -254,7 +244,7 @@ def test_a_file_that_is_mostly_unused_is_made_anew(shelved: Shelved) -> None:
     before = shelved.shelf.path.stat().st_size
     for number in range(25):
         shelved.remove(f"n{number}")
-    other = VectorStore(shelved.root, IDENTITY)
+    other = vectors.VectorStore(shelved.root, IDENTITY)
     assert shelved.catalog.use(other.view) is not None
     assert shelved.catalog.use(shelved.shelf.compact)
     assert shelved.shelf.path.stat().st_size <= before
@@ -306,9 +296,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def file(path: Path) -> Iterator[RecordFile]:
+def file(path: Path) -> Iterator[vectors.RecordFile]:
     """An empty file for vectors of two numbers."""
-    made = RecordFile.create(path, 2)
+    made = vectors.RecordFile.create(path, 2)
     yield made
     made.close()
 
@@ -321,7 +311,7 @@ def record(number: int) -> tuple[bytes, bytes]:
 @given(counts=st.lists(st.integers(1, 300), min_size=1, max_size=5), lost=st.integers(1, 24))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 def test_whole_records_are_read_again(path: Path, counts: list[int], lost: int) -> None:
-    made = RecordFile.create(path, 2)
+    made = vectors.RecordFile.create(path, 2)
     n_rows = 0
     for count in counts:
         made.write(n_rows, [record(n_rows + each + 1) for each in range(count)])
@@ -334,9 +324,9 @@ def test_whole_records_are_read_again(path: Path, counts: list[int], lost: int) 
     made.close()
 
 
-def test_a_file_is_opened_again_by_others(path: Path, file: RecordFile) -> None:
+def test_a_file_is_opened_again_by_others(path: Path, file: vectors.RecordFile) -> None:
     file.write(0, [record(7)])
-    other = RecordFile.open(path)
+    other = vectors.RecordFile.open(path)
     assert other is not None
     assert (other.token, other.dimension) == (file.token, 2)
     assert other.read(0) == record(7)[1]
@@ -345,36 +335,25 @@ def test_a_file_is_opened_again_by_others(path: Path, file: RecordFile) -> None:
     other.close()
 
 
-def test_a_flipped_bit_is_noticed(file: RecordFile) -> None:
+def test_a_flipped_bit_is_noticed(file: vectors.RecordFile) -> None:
     file.write(0, [record(1), record(2)])
     os.pwrite(file.fd, b"\xff", 64 + 20)
     assert [slot for slot, _ in file.iter_records()] == [1]
 
 
-def test_erased_records_are_zeros(path: Path, file: RecordFile) -> None:
-    file.write(0, [record(1), record(2), record(3)])
-    room = file.capacity()
-    file.erase([0], n_rows=2)
-    assert [slot for slot, _ in file.iter_records()] == [1]
-    data = path.read_bytes()
-    assert data[64:88] == bytes(24)
-    assert not any(data[64 + 48 :])
-    assert file.capacity() == room
-
-
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"rathvec1" + bytes(56)])
 def test_another_file_is_not_opened(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert RecordFile.open(path) is None
+    assert vectors.RecordFile.open(path) is None
 
 
 def test_a_missing_file_and_a_directory_are_not_opened(tmp_path: Path) -> None:
-    assert RecordFile.open(tmp_path / "none") is None
-    assert RecordFile.open(tmp_path) is None
+    assert vectors.RecordFile.open(tmp_path / "none") is None
+    assert vectors.RecordFile.open(tmp_path) is None
 
 
 def test_a_file_without_a_place_is_seen_by_nobody(tmp_path: Path) -> None:
-    unseen = RecordFile.create(None, 2)
+    unseen = vectors.RecordFile.create(None, 2)
     unseen.write(0, [record(1)])
     assert unseen.read(0) == record(1)[1]
     assert not unseen.stands_at(tmp_path / "none")
@@ -384,7 +363,7 @@ def test_a_file_without_a_place_is_seen_by_nobody(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "taken" / "inside").mkdir(parents=True)
     with pytest.raises(OSError, match="taken"):
-        RecordFile.create(tmp_path / "taken", 2)
+        vectors.RecordFile.create(tmp_path / "taken", 2)
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 
@@ -393,40 +372,32 @@ texts = st.lists(st.text(max_size=3000), max_size=6)
 
 @given(texts)
 def test_parts_are_few_short_and_never_blank(given_texts: list[str]) -> None:
-    parts = parts_of(given_texts)
-    assert len(parts) <= MAX_PARTS
-    assert all(part.strip() and len(part) <= PART_CHARS for part in parts)
+    parts = vectors.parts_of(given_texts)
+    assert len(parts) <= vectors.MAX_PARTS
+    assert all(part.strip() and len(part) <= vectors.PART_CHARS for part in parts)
 
 
 @given(texts)
 def test_parts_hold_the_beginning_in_order(given_texts: list[str]) -> None:
     whole = "".join("".join(given_texts).split())
-    joined = "".join("".join(parts_of(given_texts)).split())
+    joined = "".join("".join(vectors.parts_of(given_texts)).split())
     assert whole.startswith(joined)
-    assert len(joined) == len(whole) or len(joined) > MAX_PARTS * PART_CHARS // 4
-
-
-def test_a_short_note_is_one_part() -> None:
-    assert parts_of([" Tea.\n\nNo coffee.\n"]) == ["Tea.\n\nNo coffee."]
+    assert len(joined) == len(whole) or len(joined) > vectors.MAX_PARTS * vectors.PART_CHARS // 4
 
 
 def test_what_was_said_in_a_row_stands_together() -> None:
-    assert parts_of(["Tea?", "Yes.", "x" * 999]) == ["Tea?\nYes.", "x" * 999]
+    assert vectors.parts_of(["Tea?", "Yes.", "x" * 999]) == ["Tea?\nYes.", "x" * 999]
 
 
 def test_a_long_text_is_cut_between_words() -> None:
-    parts = parts_of([" ".join(["word"] * 500)])
+    parts = vectors.parts_of([" ".join(["word"] * 500)])
     assert len(parts) == 3
     assert set(" ".join(parts).split()) == {"word"}
 
 
-def test_a_text_without_blanks_is_cut_anywhere() -> None:
-    assert [len(part) for part in parts_of(["茶" * 1500])] == [1000, 500]
-
-
 def test_a_lone_surrogate_has_a_digest() -> None:
-    [part] = parts_of(["tea \ud800"])
-    assert digest_of(part) == digest_of("tea \ufffd")
+    [part] = vectors.parts_of(["tea \ud800"])
+    assert vectors.digest_of(part) == vectors.digest_of("tea \ufffd")
 
 
 def lay(folder: Path, content: str, *, is_older: bool = False) -> Path:
@@ -442,13 +413,13 @@ def lay(folder: Path, content: str, *, is_older: bool = False) -> Path:
 
 def test_a_vector_of_the_model_that_is_no_older_is_taken(tmp_path: Path) -> None:
     note = lay(tmp_path, json.dumps({"model": "m", "vector": [1, 2.5]}))
-    assert sidecar_vector(note, "m") == [1.0, 2.5]
-    assert sidecar_vector(note, "other") is None
+    assert vectors.sidecar_vector(note, "m") == [1.0, 2.5]
+    assert vectors.sidecar_vector(note, "other") is None
 
 
 def test_one_that_is_older_than_the_note_is_not(tmp_path: Path) -> None:
     note = lay(tmp_path, json.dumps({"model": "m", "vector": [1]}), is_older=True)
-    assert sidecar_vector(note, "m") is None
+    assert vectors.sidecar_vector(note, "m") is None
 
 
 @pytest.mark.parametrize(
@@ -466,8 +437,4 @@ def test_one_that_is_older_than_the_note_is_not(tmp_path: Path) -> None:
     ids=["torn", "list", "none", "empty", "text", "bool", "too large a number", "too long"],
 )
 def test_what_is_no_sidecar_is_left(tmp_path: Path, content: str) -> None:
-    assert sidecar_vector(lay(tmp_path, content), "m") is None
-
-
-def test_there_may_be_none(tmp_path: Path) -> None:
-    assert sidecar_vector(tmp_path / "tea.md", "m") is None
+    assert vectors.sidecar_vector(lay(tmp_path, content), "m") is None
