@@ -1,19 +1,34 @@
-"""`rath doctor` as a whole: how it ends, how it looks, and what it never shows or changes."""
+"""`rath doctor`: configs, requirements, packages, sandboxes, memories and files."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rath import backend
+from rath._core.retention import move_to_trash
+from rath.backend import registry as backends
+from rath.backend.opensandbox.connection import is_installed
+from rath.backend.persistence import PersistentSandboxRegistry
+from rath.backend.persistence.paths import fork_dir
+from rath.cli.doctor_machine import Requirement, requirements_of, unmet_bound
+from rath.testing import FakeBackend
 from tests.cli.conftest import Process, Rath
-from tests.cli.findings import CANARY, doctor
-from tests.support.machine import llm_config, write_config
+from tests.cli.findings import CANARY, Seen, doctor, findings
+from tests.support.machine import llm_config, trust, write_config
 
 
 def tree(base: Path) -> dict[str, bytes | None]:
@@ -142,3 +157,459 @@ def test_no_secret_is_ever_shown(
         assert "canary" not in result.output
     ran = process("doctor")
     assert "canary" not in ran.stdout + ran.stderr
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+
+
+def test_broken_json_is_told_with_line_and_column(rath: Rath, home: Path) -> None:
+    path = write_config(home, {})
+    path.write_text('{\n  "llm": {,}\n}')
+    result = doctor(rath)
+    (found,) = findings(result, "Config", "user")
+    assert (result.exit_code, found.level) == (1, "problem")
+    assert found.text.startswith(f"{path}:2:11: is not valid JSON: ")
+    (details,) = [each["details"] for each in json.loads(result.stdout)["findings"]
+                  if each["level"] == "problem"]  # fmt: skip
+    assert details == {"file": str(path), "line": 2, "column": 11}
+
+
+def test_every_value_that_does_not_fit_is_told_with_its_place(rath: Rath, home: Path) -> None:
+    path = write_config(home, {})
+    path.write_text(
+        '{"llm": {"providers": {\n  "m": {"temperature": "warm"},\n  "n": {"max_tokens": []}}}}'
+    )
+    told = findings(doctor(rath), "Config", "user")
+    assert [found.level for found in told] == ["problem", "problem"]
+    assert told[0].text.startswith(f"{path}:2:9: llm.providers.m.temperature: ")
+    assert told[1].text.startswith(f"{path}:3:9: llm.providers.n.max_tokens: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"[]", "must hold a JSON object, not list"),
+        (b"\xff\xfe", "cannot be read"),
+        (b'{"a": ' + b"[" * 100_000, "nested too deeply"),
+    ],
+    ids=["list", "bytes", "depth"],
+)
+def test_a_file_that_is_no_config(rath: Rath, home: Path, content: bytes, text: str) -> None:
+    write_config(home, {}).write_bytes(content)
+    (found,) = findings(doctor(rath), "Config", "user")
+    assert found.level == "problem"
+    assert text in found.text
+
+
+def test_every_layer_is_checked_and_the_sound_one_still_counts(
+    rath: Rath, project: Path, home: Path
+) -> None:
+    write_config(project, {}).write_text("{")
+    write_config(home, llm_config(u={"model": "m"}))
+    result = doctor(rath)
+    assert findings(result, "Config", "project")[0].level == "problem"
+    assert findings(result, "Config", "user")[0].level == "ok"
+    assert findings(result, "Models", "u") != []
+
+
+def test_unknown_keys_are_told_with_the_nearest_known_one(rath: Rath, home: Path) -> None:
+    config: dict[str, Any] = llm_config("u", u={"model": "m", "modle": 1, "zz": 2})
+    path = write_config(home, {**config, "memroy": {}, "plugin_of_mine": {"a": 1}})
+    told = findings(doctor(rath), "Config", "user")
+    assert [(found.level, found.text.partition(": ")[2]) for found in told] == [
+        ("warning", "llm.providers.u.modle: rath knows no such key. "
+                    "Did you mean 'llm.providers.u.model'?"),
+        ("warning", "llm.providers.u.zz: rath knows no such key."),
+        ("warning", "memroy: rath knows no such key. Did you mean 'memory'?"),
+    ]  # fmt: skip
+    assert told[0].text.startswith(f"{path}:1:")
+
+
+def test_names_without_an_entry(rath: Rath, project: Path, home: Path) -> None:
+    write_config(home, llm_config(u={"model": "m"}))
+    path = write_config(
+        project,
+        {
+            "llm": {"default_provider": "u", "embedding_provider": "uu"},
+            "memory": {"default_provider": "m", "providers": {"n": {"chat_provider": "v"}}},
+            "backend": {"default_provider": "b"},
+            "mcp": {"default_enabled": ["s"], "servers": {"t": {"command": ["x"]}}},
+        },
+    )
+    trust(path)
+    told = findings(doctor(rath), "Config", "project")
+    assert {found.level for found in told} == {"problem"}
+    assert [found.text.partition(f"{path}:1:")[2].partition(": ")[2] for found in told] == [
+        "llm.embedding_provider: there is no 'uu'. Did you mean 'u'?",
+        "memory.default_provider: there is no 'm'.",
+        "backend.default_provider: there is no 'b'.",
+        "memory.providers.n.chat_provider: there is no 'v'.",
+        "mcp.default_enabled.0: there is no 's'.",
+    ]
+
+
+@posix
+def test_files_with_secrets_that_others_can_read(rath: Rath, home: Path) -> None:
+    path = write_config(home, llm_config(u={"model": "m"}), {"u": CANARY})
+    keys = path.with_name("credentials.json")
+    keys.chmod(0o640)
+    path.chmod(0o644)  # it holds no secret
+    (found,) = findings(doctor(rath), "Config", "user")
+    assert (found.level, found.advice) == ("problem", f"chmod 600 {keys}")
+    assert "permissions 640" in found.text
+
+
+@posix
+def test_a_config_with_a_key_inside(rath: Rath, home: Path) -> None:
+    path = write_config(home, llm_config(u={"model": "m", "api_key": CANARY}))
+    path.chmod(0o644)
+    told = findings(doctor(rath), "Config", "user")
+    assert [found.level for found in told] == ["problem", "warning"]
+    assert told[0].advice == f"chmod 600 {path}"
+    assert told[1].advice.endswith("rath config set llm.providers.u.api_key -")
+
+
+def test_keys_that_belong_to_nobody(rath: Rath, home: Path) -> None:
+    write_config(home, llm_config(main={"model": "m"}), {"mian": CANARY})
+    (found,) = findings(doctor(rath), "Config", "user")
+    assert found.level == "warning"
+    assert "a key for 'mian'" in found.text
+    assert "Did you mean 'main'?" in found.text
+
+
+@pytest.mark.parametrize(
+    ("manifest", "level", "text"),
+    [
+        ('{"layout_version": 99}', "problem", "layout version 99"),
+        ("{", "warning", "is damaged"),
+    ],
+)
+def test_the_manifest(rath: Rath, home: Path, manifest: str, level: str, text: str) -> None:
+    path = write_config(home, {})
+    path.with_name("manifest.json").write_text(manifest)
+    (found,) = findings(doctor(rath), "Config", "user")
+    assert found.level == level
+    assert text in found.text
+
+
+def test_a_config_of_a_newer_rath(rath: Rath, home: Path) -> None:
+    write_config(home, {"version": 7})
+    (found,) = findings(doctor(rath), "Config", "user")
+    assert (found.level, found.advice) == ("warning", "upgrade rath")
+
+
+def test_a_home_that_is_no_directory(
+    rath: Rath, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "file").touch()
+    monkeypatch.setenv("OPENRATH_HOME", str(project / "file"))
+    result = doctor(rath)
+    assert result.exit_code == 1
+    assert findings(result, "Config", "place")[0].level == "problem"
+    assert findings(result, "Files", "home")[0].level == "problem"
+
+
+RELEASES = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(tuple)
+
+
+def dotted(release: tuple[int, ...]) -> str:
+    return ".".join(map(str, release))
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a package that is installed for the test."""
+    folder = tmp_path / "site" / "sampler-2.5.0.dist-info"
+    folder.mkdir(parents=True)
+    lines = [
+        "Metadata-Version: 2.4", "Name: sampler", "Version: 2.5.0", "Requires-Python: >=3.11",
+        "Provides-Extra: more", "Provides-Extra: other",
+        "Requires-Dist: plain", "Requires-Dist: bounded[x,y]<4,>=3.0",
+        "Requires-Dist: old-style (>=1)", "Requires-Dist: extra-one>=1; extra == 'more'",
+        'Requires-Dist: only-windows; sys_platform == "win32"',
+        'Requires-Dist: both; python_version < "3" and extra == "more"',
+        "Requires-Dist: sampler[more]; extra == 'other'",
+    ]  # fmt: skip
+    (folder / "METADATA").write_text("\n".join(lines) + "\n\n")
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+    return "sampler"
+
+
+def test_what_is_declared_is_read(installed: str) -> None:
+    assert requirements_of(installed) == [
+        Requirement("plain", "", None),
+        Requirement("bounded", "<4,>=3.0", None),
+        Requirement("old-style", ">=1", None),
+        Requirement("extra-one", ">=1", "more"),
+    ]
+    assert requirements_of("no-such-package-at-all") == []
+
+
+@pytest.mark.parametrize(
+    ("bounds", "found", "bound"),
+    [
+        ("", "1.0", None),
+        (">=3.0,<4", "3.54.0", None),
+        (">=3.0,<4", "4.0.0", "<4"),
+        ("<4,>=3.0", "2.99", ">=3.0"),
+        ("==0.9.0", "0.9", None),
+        ("==0.9.0", "0.9.1", "==0.9.0"),
+        ("!=1.5", "1.5.0", "!=1.5"),
+        ("==1.*", "1.9", None),
+        ("==1.*", "2.0", "==1.*"),
+        ("!=1.*", "1.9", "!=1.*"),
+        ("~=1.4", "1.9", None),
+        ("~=1.4.2", "1.5", "~=1.4.2"),
+        (">=2026.10.11549,<2027", "2026.10.11549", None),
+        (">=3.0", "3.0rc1", None),
+        (">1,<=2", "2.0", None),
+    ],
+)
+def test_a_bound_that_is_not_kept_is_named(bounds: str, found: str, bound: str | None) -> None:
+    assert unmet_bound(bounds, found) == bound
+
+
+@given(RELEASES, RELEASES)
+def test_bounds_order_releases_as_their_numbers(
+    one: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    width = max(len(one), len(other))
+    padded = [release + (0,) * (width - len(release)) for release in (one, other)]
+    assert (unmet_bound(f"<{dotted(other)}", dotted(one)) is None) == (padded[0] < padded[1])
+    assert (unmet_bound(f">={dotted(other)}", dotted(one)) is None) == (padded[0] >= padded[1])
+    assert (unmet_bound(f"=={dotted(other)}", dotted(one)) is None) == (padded[0] == padded[1])
+
+
+@pytest.fixture
+def other_rath(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation of openrath that wants what is not there."""
+    folder = tmp_path / "site" / "openrath-0.1.dist-info"
+    folder.mkdir(parents=True)
+    lines = [
+        "Metadata-Version: 2.4", "Name: openrath", "Version: 0.1", "Requires-Python: >=9.9",
+        "Provides-Extra: local", "Provides-Extra: sky", "Requires-Dist: pydantic>=99",
+        "Requires-Dist: no-such-package>=1", "Requires-Dist: typer>=0.1",
+        "Requires-Dist: pydantic<1; extra == 'local'",
+        "Requires-Dist: no-such-sky; extra == 'sky'", "Provides-Extra: opensandbox",
+        "Requires-Dist: no-such-sandbox; extra == 'opensandbox'",
+        "Provides-Extra: openviking", "Requires-Dist: no-such-sdk; extra == 'openviking'",
+        "Provides-Extra: vectors", "Requires-Dist: no-such-math; extra == 'vectors'",
+    ]  # fmt: skip
+    (folder / "METADATA").write_text("\n".join(lines) + "\n\n")
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+
+
+@pytest.mark.usefixtures("other_rath")
+def test_versions_out_of_bounds_and_packages_that_are_missing(rath: Rath) -> None:
+    result = doctor(rath)
+    assert result.exit_code == 1
+    levels = {
+        subject: [found.level for found in findings(result, "Installation", subject)]
+        for subject in ("Python", "rath", "pydantic", "no-such-package", "typer")
+    }
+    assert levels == {
+        "Python": ["problem"], "rath": ["warning"], "pydantic": ["problem"],
+        "no-such-package": ["problem"], "typer": ["ok"],
+    }  # fmt: skip
+    (found,) = findings(result, "Installation", "pydantic")
+    assert "and rath needs >=99" in found.text
+    assert found.advice == 'pip install "pydantic>=99"'
+
+
+@pytest.mark.usefixtures("other_rath")
+def test_extras_say_what_they_are_for_and_how_to_get_them(rath: Rath) -> None:
+    result = doctor(rath)
+    (wrong,) = findings(result, "Extras", "local")
+    assert wrong.level == "warning"
+    assert "rath needs <1" in wrong.text
+    assert findings(result, "Extras", "sky") == [
+        Seen("note", "not installed", 'pip install "openrath[sky]"')
+    ]
+    (known,) = findings(result, "Extras", "opensandbox")
+    assert known.text == "not installed (sandboxes on an OpenSandbox server)"
+    (viking,) = findings(result, "Extras", "openviking")
+    assert viking.text == "not installed (memory on an OpenViking server)"
+    (vectors,) = findings(result, "Extras", "vectors")
+    assert vectors.text == "not installed (finding notes by their vectors)"
+
+
+def test_the_planes_of_this_machine(rath: Rath) -> None:
+    result = doctor(rath)
+    (sandbox,) = findings(result, "Sandboxes", "local")
+    assert sandbox.level == "ok"
+    assert "isolation" in sandbox.text
+    assert findings(result, "Memories", "local") == [Seen("ok", "usable", "")]
+
+
+@pytest.fixture
+def sandboxes() -> Iterator[None]:
+    """A sandbox that is not available and one that fails when asked."""
+
+    @backend.register("asleep")
+    class Asleep(FakeBackend):
+        @classmethod
+        def is_available(cls) -> bool:
+            return False
+
+    @backend.register("broken")
+    class Broken(FakeBackend):
+        @classmethod
+        def is_available(cls) -> bool:
+            raise OSError("no daemon")
+
+    yield
+    for name in ("asleep", "broken"):
+        backends.unregister(name)
+
+
+@pytest.mark.usefixtures("sandboxes")
+def test_a_sandbox_that_cannot_be_used_matters_where_a_config_names_it(
+    rath: Rath, home: Path
+) -> None:
+    result = doctor(rath)
+    assert [found.level for found in findings(result, "Sandboxes", "asleep")] == ["note"]
+    assert findings(result, "Sandboxes", "broken") == [Seen("warning", "OSError: no daemon", "")]
+    entries = {name: {"backend_kind": name} for name in ("asleep", "broken", "missing")}
+    write_config(home, {"backend": {"providers": entries}})
+    result = doctor(rath)
+    assert [findings(result, "Sandboxes", name)[0].level for name in entries] == ["problem"] * 3
+    assert "no sandbox backend named 'missing'" in findings(result, "Sandboxes", "missing")[0].text
+
+
+def test_a_sandbox_that_cannot_be_used_says_why_and_what_to_do(
+    rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    result = doctor(rath)
+    (bubblewrap,) = findings(result, "Sandboxes", "bubblewrap")
+    assert bubblewrap.level == "note"
+    assert "bwrap" in bubblewrap.text
+    (service,) = findings(result, "Sandboxes", "opensandbox")
+    assert service.level == "note"
+    assert "openrath[opensandbox]" in service.text or "OPEN_SANDBOX_DOMAIN" in service.text
+
+
+@pytest.mark.skipif(not backend.is_available("bubblewrap"), reason="bwrap does not work here")
+def test_bubblewrap_is_tried_and_says_what_limits_it(rath: Rath) -> None:
+    (found,) = findings(doctor(rath), "Sandboxes", "bubblewrap")
+    assert found.level == "ok"
+    assert "limits by" in found.text
+
+
+@pytest.mark.skipif(not is_installed(), reason="the SDK belongs to an extra")
+def test_the_server_of_opensandbox_and_who_names_it(
+    rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"backend_kind": "opensandbox", "domain": "https://me:pw@sandboxes.example:8080"}
+    path = write_config(home, {"backend": {"providers": {"far": entry}}})
+    (found,) = findings(doctor(rath), "Sandboxes", "opensandbox")
+    assert found.level == "ok"
+    assert "sandboxes.example:8080" in found.text
+    assert str(path) in found.text
+    assert "pw" not in found.text
+    monkeypatch.setenv("OPEN_SANDBOX_DOMAIN", "other.example")
+    (found,) = findings(doctor(rath), "Sandboxes", "opensandbox")
+    assert "server other.example (env OPEN_SANDBOX_DOMAIN; not asked)" in found.text
+
+
+@pytest.mark.usefixtures("home")
+def test_sandboxes_that_are_kept(rath: Rath) -> None:
+    assert findings(doctor(rath), "Files", "sandboxes") == []
+    PersistentSandboxRegistry().alloc_local_id()
+    (found,) = findings(doctor(rath), "Files", "sandboxes")
+    assert found.level == "ok"
+    assert found.text.startswith("1 workspace and 0 remote sandboxes in ")
+
+
+@pytest.mark.usefixtures("home")
+def test_what_killed_programs_left_is_a_note_with_the_call_that_removes_it(rath: Rath) -> None:
+    fork_dir(UUID(int=1)).mkdir(parents=True)
+    (fork_dir(UUID(int=1)) / "lock").touch()
+    kept = PersistentSandboxRegistry()
+    assert move_to_trash(kept.local_path(kept.alloc_local_id()))
+    forks, trash = findings(doctor(rath), "Files", "sandboxes")
+    assert (forks.level, trash.level) == ("note", "note")
+    for found in (forks, trash):
+        exec(found.advice.split('"')[1], {})
+    assert findings(doctor(rath), "Files", "sandboxes") == []
+
+
+def test_sandboxes_that_cannot_be_listed(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    (found,) = findings(doctor(rath), "Files", "sandboxes")
+    assert found.level == "problem"
+    assert "Permission denied" in found.text
+
+
+def test_a_memory_that_a_config_names_and_nobody_knows(rath: Rath, home: Path) -> None:
+    write_config(home, {"memory": {"providers": {"m": {"backend_kind": "lokal"}}}})
+    (found,) = findings(doctor(rath), "Memories", "lokal")
+    assert found.level == "problem"
+    assert "Did you mean 'local'?" in found.text
+
+
+def test_stores_that_can_be_written(rath: Rath, home: Path, project: Path) -> None:
+    write_config(home, {"memory": {"providers": {"m": {"path": str(project / "notes")}}}})
+    result = doctor(rath)
+    assert findings(result, "Files", "home")[0].text.endswith("can be written")
+    assert findings(result, "Files", "sessions")[0].text.endswith("can be made")
+    assert findings(result, "Files", "memory m")[0].level == "ok"
+
+
+def test_stores_that_cannot_be_written(
+    rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = home / "file"
+    file.touch()
+    write_config(home, {"memory": {"providers": {"m": {"path": str(file / "notes")}}}})
+
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    result = doctor(rath)
+    (own,) = findings(result, "Files", "home")
+    assert (own.level, result.exit_code) == ("problem", 1)
+    assert "No space left on device" in own.text
+    assert findings(result, "Files", "memory m")[0].level == "problem"
+
+
+def test_little_space_is_a_warning(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage(NamedTuple):
+        free: int
+
+    def usage(_: object) -> Usage:
+        return Usage(1_000_000)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    (found,) = findings(doctor(rath), "Files", "disk")
+    assert (found.level, found.advice) == ("warning", "free some")
+
+
+def test_a_clock_that_is_behind_is_told(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert [found.level for found in findings(doctor(rath), "Installation", "clock")] == ["warning"]
+
+
+def test_the_store_that_sessions_go_to_is_told(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "can be made" in findings(doctor(rath), "Files", "sessions")[0].text
+    monkeypatch.setenv("OPENRATH_STORE", "postgres://me:swordfish@db.example/agents")
+    (finding,) = findings(doctor(rath), "Files", "sessions")
+    assert (finding.level, finding.text) == (
+        "ok",
+        "postgres://db.example/agents, which was not asked",
+    )
+
+
+@pytest.mark.parametrize("url", ["postgre://me:swordfish@db/agents", "files://host/sessions"])
+def test_a_store_that_cannot_be_used_is_a_problem(
+    rath: Rath, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENRATH_STORE", url)
+    result = doctor(rath)
+    (finding,) = findings(result, "Files", "sessions")
+    assert finding.level == "problem"
+    assert "swordfish" not in result.stdout

@@ -1,17 +1,27 @@
-"""`rath doctor` on models, without asking them."""
+"""`rath doctor` on models: as they are set up, and with --live as they answer."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Rath
+from tests.cli.conftest import Process, Rath
 from tests.cli.findings import CANARY, Seen, doctor, findings
+from tests.support import anthropic_replies, chat_replies
+from tests.support.chat_replies import Gate, held
+from tests.support.chat_server import ChatServer
+from tests.support.endpoints import AnthropicEndpoint, OpenAIEndpoint, Serve, Servers
 from tests.support.machine import llm_config, trust, write_config
+from tests.support.waiting import PATIENCE
 
 needs_runtime = pytest.mark.skipif(
     find_spec("xllamacpp") is None, reason="needs the runtime of the extra `local`"
@@ -153,22 +163,17 @@ def test_a_kind_whose_package_is_missing_says_what_to_install(
         ("http://h.example/v1", "goes to h.example unencrypted"),
         ("http://8.8.8.8/v1", "unencrypted"),
         (f"https://u:{CANARY}@h.example/v1", "a user name or a password"),
+        ("https://h.example/v1", None),
+        # Of one's own network.
+        *((f"http://{host}/v1", None) for host in ("localhost:1234", "127.0.0.1", "192.168.0.9")),
+        *((f"http://{host}/v1", None) for host in ("[::1]:1", "models.internal")),
     ],
 )
-def test_an_endpoint_that_is_odd(rath: Rath, home: Path, url: str, text: str) -> None:
+def test_an_endpoint_that_is_odd(rath: Rath, home: Path, url: str, text: str | None) -> None:
     write_config(home, llm_config("u", u={"model": "m", "base_url": url}), {"u": "k"})
     told = findings(doctor(rath), "Models", "u")
-    assert [found.level for found in told] == ["ok", "warning"]
-    assert text in told[1].text
-
-
-@pytest.mark.parametrize(
-    "url", ["http://localhost:1234/v1", "http://127.0.0.1/v1", "http://192.168.0.9/v1",
-            "http://[::1]:1/v1", "http://models.internal/v1", "https://h.example/v1"],
-)  # fmt: skip
-def test_an_endpoint_of_ones_own_network_is_not_odd(rath: Rath, home: Path, url: str) -> None:
-    write_config(home, llm_config("u", u={"model": "m", "base_url": url}), {"u": "k"})
-    assert [found.level for found in findings(doctor(rath), "Models", "u")] == ["ok"]
+    assert [found.level for found in told] == ["ok"] + ["warning"] * (text is not None)
+    assert text is None or text in told[-1].text
 
 
 def test_an_endpoint_of_the_environment_without_a_key(
@@ -212,3 +217,247 @@ def test_without_any_model_there_is_a_way_to_one(
     assert findings(doctor(rath), "Models") == [
         Seen("warning", "none is set up", "set one up: rath config init")
     ]
+
+
+MODEL = chat_replies.MODEL
+CLAUDE = anthropic_replies.MODEL
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start servers that are closed after the test."""
+    with Servers() as servers:
+        yield servers.start
+
+
+def set_up(home: Path, server: ChatServer, model: str = MODEL, **entry: Any) -> None:
+    """Configure `main`, a model at a server."""
+    given = {"base_url": server.base_url, "model": model, **entry}
+    write_config(home, llm_config("main", main=given), {"main": CANARY})
+
+
+def levels(told: list[Seen]) -> list[str]:
+    return [found.level for found in told]
+
+
+def test_the_steps_are_told_with_times_the_model_and_its_cost(
+    rath: Rath, home: Path, serve: Serve
+) -> None:
+    set_up(home, serve(OpenAIEndpoint(), models=[MODEL, "other"]))
+    result = rath("doctor --live", ends=0)
+    lines = [line.split() for line in result.stdout.partition("Live: main\n")[2].splitlines()]
+    assert [line[:2] for line in lines[:6]] == [
+        ["note", "asked"], ["ok", "models"], ["ok", "answer"], ["ok", "tool"], ["ok", "stream"],
+        ["ok", "schema"],
+    ]  # fmt: skip
+    assert " ".join(lines[6]) == "note cost 40 tokens, and no price is known"
+    assert all(line[-1] == "s)" for line in lines[1:6])
+
+
+def test_programs_get_what_was_asked_served_and_offered(
+    rath: Rath, home: Path, serve: Serve
+) -> None:
+    server = serve(OpenAIEndpoint(), models=[MODEL, "other"])
+    set_up(home, server)
+    told = json.loads(doctor(rath, "--live").stdout)["findings"]
+    live = {each["subject"]: each["details"] for each in told if each["group"] == "Live: main"}
+    assert live["asked"] == {
+        "provider_kind": "openai",
+        "endpoint": f"{server.base_url}/chat/completions",
+        "model": MODEL,
+        "model_origin": f"config {home / '.openrath' / 'config.json'}",
+        "served_models": [MODEL],
+        "offered": ["other", MODEL],
+    }
+    assert live["tool call"]["verdict"] == "works"
+    assert live["tool call"]["elapsed_ms"] > 0
+    assert live["cost"] == {"total_tokens": 40, "cost_usd": None}
+
+
+def test_a_model_of_another_vendor_is_found_before_a_run(
+    rath: Rath, home: Path, serve: Serve
+) -> None:
+    server = serve(models=["gpt-9", "gpt-9-mini"])
+    server.queue(chat_replies.status_error(404, "no such model", code="model_not_found"))
+    set_up(home, server, "claude-opus-4-1")
+    result = doctor(rath, "--live")
+    assert result.exit_code == 1
+    (answer,) = findings(result, "Live: main", "answer")
+    assert answer.level == "problem"
+    origin = f"config {home / '.openrath' / 'config.json'}"
+    assert f"The model 'claude-opus-4-1' came from {origin}" in answer.text
+    assert "It offers 'gpt-9', 'gpt-9-mini'" in answer.text
+
+
+def test_what_a_gateway_lacks_is_a_warning(rath: Rath, home: Path, serve: Serve) -> None:
+    gateway = OpenAIEndpoint(
+        tools="ignores", stream_options="refuses", schema="refuses", counts=False
+    )
+    set_up(home, serve(gateway))
+    result = doctor(rath, "--live")
+    told = findings(result, "Live: main")
+    assert levels(told) == ["note", *["warning"] * 5]
+    assert "lists no models: " in told[1].text
+    assert result.exit_code == 0
+    assert doctor(rath, "--live", "--strict").exit_code == 1
+
+
+def test_without_live_nobody_is_asked(rath: Rath, home: Path, serve: Serve) -> None:
+    server = serve(OpenAIEndpoint(), models=[MODEL])
+    set_up(home, server)
+    assert doctor(rath).exit_code == 0
+    assert server.requests == []
+
+
+def test_every_configured_model_and_every_kind_with_a_key_is_asked_once(
+    rath: Rath, home: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = serve(OpenAIEndpoint(), models=[MODEL]), serve(AnthropicEndpoint())
+    set_up(home, ours)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", CANARY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", theirs.base_url)
+    monkeypatch.setenv("ANTHROPIC_DEFAULT_MODEL", CLAUDE)
+    # The same account and model as `main`, said again.
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    result = doctor(rath, "--live")
+    assert levels(findings(result, "Live: main"))[1:-1] == ["ok"] * 5
+    assert levels(findings(result, "Live: anthropic"))[2:-1] == ["ok"] * 4
+    assert findings(result, "Live: openai") == []
+    assert len(ours.calls) == len(theirs.calls) == 4
+
+
+def test_a_kind_without_a_model_is_asked_for_its_list_alone(
+    rath: Rath, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(models=["a", "b"])
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+    told = findings(doctor(rath, "--live"), "Live: openai")
+    assert levels(told) == ["note", "ok", "note"]
+    assert "offers 2 models, such as 'a', 'b'" in told[1].text
+    assert "no model is named" in told[2].text
+    assert server.calls == []
+
+
+def test_an_embedding_model_is_asked_for_a_vector(rath: Rath, home: Path, serve: Serve) -> None:
+    vector = {"object": "embedding", "index": 0, "embedding": [0.6, 0.8]}
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    server = serve()
+    server.queue(chat_replies.json_body({"data": [vector], "model": "e", "usage": usage}))
+    config = llm_config(None, e={"base_url": server.base_url, "model": "e"})
+    config["llm"]["embedding_provider"] = "e"
+    write_config(home, config, {"e": CANARY})
+    told = findings(doctor(rath, "--live"), "Live: e")
+    assert told[1].text.startswith("'e' gave a vector of 2 dimensions")
+
+
+def test_only_those_that_are_named_are_asked(
+    rath: Rath, home: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = serve(OpenAIEndpoint(), models=[MODEL]), serve(OpenAIEndpoint(), models=[MODEL])
+    entries = {
+        name: {"base_url": server.base_url, "model": MODEL}
+        for name, server in {"one": one, "two": two}.items()
+    }
+    write_config(home, llm_config("one", **entries), {"one": CANARY, "two": CANARY})
+    result = doctor(rath, "--live", "--provider", "two", "--provider", "two")
+    assert findings(result, "Live: one") == []
+    assert (one.requests, len(two.calls)) == ([], 4)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", CANARY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", serve(models=[CLAUDE]).base_url)
+    assert levels(findings(doctor(rath, "--live", "--provider", "anthropic"), "Live: anthropic"))
+    assert len(two.calls) == 4
+
+
+def test_a_kind_means_all_entries_of_that_kind(rath: Rath, home: Path, serve: Serve) -> None:
+    server = serve(OpenAIEndpoint(), models=[MODEL])
+    set_up(home, server)
+    assert levels(findings(doctor(rath, "--live", "--provider", "openai"), "Live: main"))
+    assert len(server.calls) == 4
+
+
+def test_the_embedded_model_is_not_loaded_beside_others(
+    rath: Rath, home: Path, serve: Serve
+) -> None:
+    server = serve(OpenAIEndpoint(), models=[MODEL])
+    config = llm_config(
+        "main", main={"base_url": server.base_url, "model": MODEL}, own={"provider_kind": "local"}
+    )
+    write_config(home, config, {"main": CANARY})
+    assert findings(doctor(rath, "--live"), "Live: own") == [
+        Seen(
+            "note",
+            "not asked, since it would be loaded for that",
+            "to ask it: rath doctor --live --provider own",
+        )
+    ]
+
+
+@pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs the extra `local`")
+def test_the_embedded_model_is_asked_where_it_is_the_only_one(rath: Rath, home: Path) -> None:
+    write_config(home, llm_config("own", own={"provider_kind": "local", "model": "no.gguf"}))
+    result = doctor(rath, "--live")
+    (answer,) = findings(result, "Live: own", "answer")
+    assert answer.level == "problem"
+    assert "no model file" in answer.text
+
+
+def test_without_any_model_there_is_nothing_to_ask(
+    rath: Rath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    result = doctor(rath, "--live")
+    assert result.exit_code == 1
+    assert findings(result, "Live") == [
+        Seen("problem", "there is no model to ask", "set one up: rath config init")
+    ]
+
+
+def test_an_endpoint_that_is_silent_costs_the_timeout(rath: Rath, home: Path, serve: Serve) -> None:
+    server = serve(lambda _: held(chat_replies.completion("OK"), Gate()), models=[MODEL])
+    set_up(home, server)
+    result = doctor(rath, "--live", "--timeout", "0.2")
+    (answer,) = findings(result, "Live: main", "answer")
+    assert answer.level == "problem"
+    assert "within 0.2 s" in answer.text
+
+
+def test_no_secret_is_shown_whatever_the_endpoint_says(
+    rath: Rath, process: Process, home: Path, serve: Serve
+) -> None:
+    def repeat(_: object) -> chat_replies.Reply:
+        return chat_replies.status_error(401, f"Incorrect API key provided: {CANARY}")
+
+    set_up(home, serve(repeat, models=[MODEL]))
+    for args in ((), ("--json",)):
+        result = rath("doctor --live", *args, ends=1)
+        assert CANARY not in result.output
+        assert "***" in result.output
+    ran = process("doctor", "--live")
+    assert CANARY not in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal as POSIX has them")
+@pytest.mark.timeout(60)
+def test_ctrl_c_ends_it_at_once(home: Path, project: Path, serve: Serve) -> None:
+    gate = Gate()
+    set_up(home, serve(lambda _: held(chat_replies.completion("OK"), gate), models=[MODEL]))
+    running = subprocess.Popen(
+        [sys.executable, "-m", "rath", "doctor", "--live"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that starts the tests in the background lets them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+    with running:
+        try:
+            assert gate.reached.wait(PATIENCE)
+            running.send_signal(signal.SIGINT)
+            told, complained = running.communicate(timeout=PATIENCE)
+        finally:
+            running.kill()
+    assert (running.returncode, told, complained) == (130, "", "error: stopped\n")

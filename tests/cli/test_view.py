@@ -51,11 +51,12 @@ def test_an_unknown_session_is_a_problem(rath: Rath, project: Path) -> None:
     assert list(project.glob("*.html")) == []
 
 
-def test_a_damaged_session_is_told_as_such(rath: Rath) -> None:
+@pytest.mark.parametrize("verb", ["view", "view --live"])
+def test_a_damaged_session_is_told_as_such(rath: Rath, verb: str) -> None:
     session = stored()
     path = sessions_dir() / f"{session.id}.jsonl"
     path.write_bytes(path.read_bytes().replace(b"I am here.", b"I am hero."))
-    assert rath("view", str(session.id)).exit_code == 4
+    assert rath(verb, str(session.id)).exit_code == 4
 
 
 def test_a_directory_that_cannot_be_written_is_a_problem(rath: Rath) -> None:
@@ -70,13 +71,6 @@ def test_the_page_is_opened_where_that_is_asked_for(
     monkeypatch.setattr(webbrowser, "open", opened.append)
     rath("view", str(stored().id), "-o", "page.html", "--open")
     assert opened == [(project / "page.html").as_uri()]
-
-
-def test_a_damaged_session_is_not_served(rath: Rath) -> None:
-    session = stored()
-    path = sessions_dir() / f"{session.id}.jsonl"
-    path.write_bytes(path.read_bytes().replace(b"I am here.", b"I am hero."))
-    assert rath("view --live", str(session.id)).exit_code == 4
 
 
 def test_live_and_a_file_exclude_each_other(rath: Rath) -> None:

@@ -1,11 +1,34 @@
-"""Where the files of rath live."""
+"""Variables, directories and manifests of the configuration."""
 
 from __future__ import annotations
 
+import ast
+import json
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+import rath
+from rath._core.options import Sourced
+from rath.config.env import (
+    EnvKind,
+    all_env_specs,
+    env_flag,
+    env_reference_markdown,
+    env_value,
+    get_env_spec,
+    resolve_env,
+    resolve_with_origin,
+)
+from rath.config.manifest import (
+    ManifestVersionError,
+    check_manifest,
+    ensure_manifest,
+    plane_schema_versions,
+    read_manifest,
+)
 from rath.config.paths import (
     comes_from_project,
     config_layer_paths,
@@ -14,6 +37,176 @@ from rath.config.paths import (
     resolve_config_path,
 )
 from rath.config.store import ConfigStore
+
+DOCUMENTED = [
+    "OPENRATH_HOME",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_DEFAULT_MODEL",
+    "OPENAI_API_VERSION",
+    "AZURE_OPENAI_ENDPOINT",
+    "AZURE_OPENAI_API_KEY",
+    "AZURE_API_KEY",
+    "AZURE_OPENAI_API_VERSION",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_DEFAULT_MODEL",
+    "LITELLM_API_KEY",
+    "LITELLM_API_BASE",
+    "LITELLM_MODEL",
+    "OPEN_SANDBOX_DOMAIN",
+    "OPENSANDBOX_DOMAIN",
+    "OPEN_SANDBOX_API_KEY",
+    "RATH_OPENSANDBOX_STRICT_WORKSPACE_BIND",
+]
+
+
+def test_documented_variables_are_declared_once_and_without_default() -> None:
+    names = [spec.name for spec in all_env_specs()]
+    assert set(DOCUMENTED) <= set(names)
+    assert len(set(names)) == len(names)
+    assert {get_env_spec(name).default for name in DOCUMENTED} == {None}
+
+
+def test_every_alias_is_declared() -> None:
+    aliases = [alias for spec in all_env_specs() for alias in spec.aliases]
+    assert [get_env_spec(alias).name for alias in aliases] == aliases
+
+
+def test_every_key_is_a_secret() -> None:
+    keys = {spec.name for spec in all_env_specs() if spec.name.endswith(("_KEY", "_HEADERS"))}
+    assert keys == {spec.name for spec in all_env_specs() if spec.kind is EnvKind.SECRET}
+
+
+def test_undeclared_variable_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(KeyError, match=r"OPENAI_API_KYE.*Did you mean 'OPENAI_API_KEY'"):
+        env_value("OPENAI_API_KYE", environ={})
+
+
+def test_value_is_stripped() -> None:
+    assert env_value("OPENAI_API_KEY", environ={"OPENAI_API_KEY": " k\n"}) == "k"
+
+
+@pytest.mark.parametrize("environ", [{}, {"OPENAI_API_KEY": " "}], ids=["absent", "blank"])
+def test_unset_variable_gives_none(environ: dict[str, str]) -> None:
+    assert env_value("OPENAI_API_KEY", environ=environ) is None
+
+
+def test_alias_is_read_when_the_name_is_blank_and_the_origin_says_so() -> None:
+    environ = {"OPEN_SANDBOX_DOMAIN": "", "OPENSANDBOX_DOMAIN": "d"}
+    expected = Sourced("d", "env OPENSANDBOX_DOMAIN")
+    assert resolve_with_origin("OPEN_SANDBOX_DOMAIN", environ=environ) == expected
+
+
+def test_origin_of_an_unset_variable_is_the_default() -> None:
+    assert resolve_with_origin("LITELLM_MODEL", environ={}) == Sourced(None, "default")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1", True), ("TRUE", True), ("yes", True), ("On", True), ("0", False)]
+)
+def test_flag_words(text: str, expected: bool) -> None:
+    name = "RATH_OPENSANDBOX_STRICT_WORKSPACE_BIND"
+    assert env_flag(name, environ={name: text}) is expected
+
+
+def test_process_environment_is_read_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_MODEL", "m")
+    assert env_value("LITELLM_MODEL") == "m"
+
+
+def test_explicit_value_hides_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_MODEL", "m")
+    assert resolve_env("LITELLM_MODEL", None, " ", " mine ") == "mine"
+    assert resolve_env("LITELLM_MODEL", None, " ") == "m"
+
+
+def test_nothing_anywhere_resolves_to_an_empty_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LITELLM_MODEL", raising=False)
+    assert resolve_env("LITELLM_MODEL") == ""
+
+
+PACKAGE = Path(rath.__file__).parent
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
+READERS = {"env_flag", "env_value", "get_env_spec", "resolve_env", "resolve_with_origin"}
+TOUCH_THE_ENVIRONMENT = {
+    "_async/runtime.py",  # reads what is declared; below the package of the declarations
+    "config/env.py",  # reads what is declared, for all others
+    "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
+    "backend/host/process.py",  # hands a fixed list on to commands
+    "backend/host/supervisor.py",  # hands on what the loader of programs needs
+    "cli/runs.py",  # reads the token from the variable that an option names
+    "cli/render.py",  # asks how wide the terminal is said to be
+    "conformance/sandbox.py",  # sets what a command must not see, starts what it must not
+    # Hides in an error text whatever a variable holds, and keeps LiteLLM from the network.
+    "llm/litellm/connection.py",
+    "mcp/redaction.py",  # hands a fixed list on to servers, and what their settings name
+    "memory/adapters/openviking/server.py",  # hands a fixed list on to the server it starts
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file of the library does with environment variables."""
+
+    path: str
+    touches: bool
+    """Whether it names `os.environ`, `os.getenv` or one of their kin."""
+
+    declared: frozenset[object]
+    """What its calls of `READERS` give as the name."""
+
+
+@cache
+def readings() -> tuple[Reading, ...]:
+    """What the files of the library do that name the environment or a reader of it.
+
+    Only these are parsed, and no tree is kept: a tree is some hundred times as large as its text.
+    """
+    texts = {path: path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    return tuple(
+        reading(path.relative_to(PACKAGE).as_posix(), ast.parse(text))
+        for path, text in texts.items()
+        if any(name in text for name in (*ENVIRONMENT, *READERS))
+    )
+
+
+def reading(path: str, tree: ast.AST) -> Reading:
+    nodes = list(ast.walk(tree))
+    declared = {
+        argument.value
+        for node in nodes
+        if isinstance(node, ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id in READERS
+        for argument in node.args[:1]
+        if isinstance(argument, ast.Constant)
+    }
+    return Reading(path, any(map(is_the_environment, nodes)), frozenset(declared))
+
+
+def is_the_environment(node: ast.AST) -> bool:
+    """Whether a node is `os.environ`, `os.getenv` or one of these names, imported."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ENVIRONMENT
+    if isinstance(node, ast.ImportFrom):
+        return any(alias.name in ENVIRONMENT for alias in node.names)
+    return isinstance(node, ast.Name) and node.id in ENVIRONMENT
+
+
+def test_nobody_reads_the_environment_past_the_declarations() -> None:
+    assert {each.path for each in readings() if each.touches} == TOUCH_THE_ENVIRONMENT
+
+
+def test_every_variable_that_is_read_by_name_is_declared() -> None:
+    names = {name for each in readings() for name in each.declared}
+    assert names
+    assert names <= {spec.name for spec in all_env_specs()}
+
+
+def test_reference_page_has_a_row_for_every_variable() -> None:
+    lines = env_reference_markdown().splitlines()
+    assert [line.split("`")[1] for line in lines[2:]] == [spec.name for spec in all_env_specs()]
+    assert {line.count("|") for line in lines} == {6}
 
 
 @pytest.mark.usefixtures("project")
@@ -144,3 +337,49 @@ def test_a_deleted_working_directory_leaves_the_user(
     gone.rmdir()
     assert config_layer_paths() == (home / ".openrath" / "config.json",)
     assert ConfigStore.load(home / ".openrath" / "config.json").config.version == 1
+
+
+WRITTEN = {"layout_version": 1, "planes": {"config": 1, "backend": 1, "memory": 1}}
+
+
+def test_new_directory_gets_the_documented_manifest(tmp_path: Path) -> None:
+    root = tmp_path / "new"
+    assert ensure_manifest(root) == WRITTEN
+    assert json.loads((root / "manifest.json").read_text()) == WRITTEN
+    assert plane_schema_versions() == WRITTEN["planes"]
+
+
+def test_current_manifest_is_not_written_again(tmp_path: Path) -> None:
+    ensure_manifest(tmp_path)
+    before = (tmp_path / "manifest.json").stat()
+    ensure_manifest(tmp_path)
+    after = (tmp_path / "manifest.json").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_unknown_keys_and_planes_are_kept(tmp_path: Path) -> None:
+    found = {"layout_version": 0, "planes": {"config": 0, "extra": 4}, "note": "x"}
+    (tmp_path / "manifest.json").write_text(json.dumps(found))
+    planes = {"config": 1, "backend": 1, "memory": 1, "extra": 4}
+    assert ensure_manifest(tmp_path) == {"layout_version": 1, "planes": planes, "note": "x"}
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[1]", b"\xff"], ids=repr)
+def test_absent_or_damaged_manifest_reads_as_none_and_is_no_obstacle(
+    tmp_path: Path, content: str | bytes | None
+) -> None:
+    if content is not None:
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / "manifest.json").write_bytes(data)
+    assert read_manifest(tmp_path) is None
+    check_manifest(tmp_path)
+    assert ensure_manifest(tmp_path) == WRITTEN
+
+
+def test_newer_layout_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"layout_version": 2}')
+    with pytest.raises(ManifestVersionError, match="layout version 2"):
+        check_manifest(tmp_path)
+    with pytest.raises(ManifestVersionError):
+        ensure_manifest(tmp_path)
+    assert read_manifest(tmp_path) == {"layout_version": 2}

@@ -1,14 +1,30 @@
-"""Permissions, version control, and what may be shown."""
+"""Credentials, secrets and their redaction; no canary is written anywhere."""
 
 from __future__ import annotations
 
+import base64
+import copy
+import io
+import json
 import logging
 import os
 import stat
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from pprint import pformat
+from typing import Any
+from urllib.parse import quote
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.pretty import pretty_repr
 
+from rath.config import ConfigStore
+from rath.config.credentials import secrets_from_config, split_secrets
+from rath.config.layers import find_llm_provider
+from rath.config.redaction import Redactor, cause_without, guard_logs, redact, redact_json
 from rath.config.secrets import (
     HIDDEN,
     chmod_user_only,
@@ -18,6 +34,58 @@ from rath.config.secrets import (
     shown,
     warn_if_world_readable,
 )
+from rath.llm import Provider
+from rath.llm.chat_response import RathLLMStreamDelta
+from rath.llm.credentials import OPENAI, RequestTarget, find_account
+from rath.llm.errors import preview, protocol_error, status_error
+from rath.llm.stream import fold
+from tests.support.canaries import all_logs, any_keys, forms_of, long_keys, seen, sendable_keys
+from tests.support.echoes import written_forms
+from tests.support.machine import llm_config, write_config
+from tests.support.targets import request_target
+
+keys = st.none() | st.text()
+entries = st.fixed_dictionaries({"model": st.text()}, optional={"api_key": keys})
+sections = st.fixed_dictionaries({"providers": st.dictionaries(st.text(), entries)})
+payloads = st.fixed_dictionaries({"llm": sections, "backend": sections, "version": st.just(1)})
+
+
+@given(payloads)
+def test_split_leaves_no_key_in_the_config_and_its_argument_alone(payload: dict[str, Any]) -> None:
+    before = copy.deepcopy(payload)
+    config, _ = split_secrets(payload)
+    assert payload == before
+    left = [entry for s in ("llm", "backend") for entry in config[s]["providers"].values()]
+    assert not any("api_key" in entry for entry in left)
+
+
+@given(payloads)
+def test_every_key_that_is_not_blank_is_found_again(payload: dict[str, Any]) -> None:
+    expected = {
+        (section, name): entry["api_key"]
+        for section in ("llm", "backend")
+        for name, entry in payload[section]["providers"].items()
+        if (entry.get("api_key") or "").strip()
+    }
+    assert secrets_from_config(split_secrets(payload)[1]) == expected
+
+
+def test_credentials_have_the_documented_form() -> None:
+    payload = {"llm": {"providers": {"main": {"api_key": "k", "model": "m"}}}}
+    config, credentials = split_secrets(payload)
+    assert config == {"llm": {"providers": {"main": {"model": "m"}}}}
+    assert credentials == {"llm": {"providers": {"main": "k"}}}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [{}, {"llm": 1}, {"llm": {"providers": []}}, {"llm": {"providers": {"a": 1}}}],
+    ids=["empty", "section", "providers", "entry"],
+)
+def test_odd_shapes_hold_no_keys(payload: dict[str, Any]) -> None:
+    assert split_secrets(payload) == (payload, {})
+    assert secrets_from_config(payload) == {}
+
 
 LOGGER = "rath.config.secrets"
 
@@ -127,3 +195,269 @@ def test_other_names_and_counts_of_tokens_are_none(name: str) -> None:
 )
 def test_what_may_be_shown_holds_no_secret(name: str, value: object, expected: object) -> None:
     assert shown(name, value) == expected
+
+
+KEY = "sk-cNry-0123456789abcdef"
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+rooms = st.integers(180, 200) | st.integers(225, 250)
+"""Characters before a key, so that the key stands where texts are cut."""
+
+jsons = st.recursive(texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
+
+
+def asked(key: str) -> RequestTarget:
+    return request_target(secret=key)
+
+
+# ---------------------------------------------------------------- errors
+
+
+@given(key=any_keys, before=texts, after=texts, data=st.data())
+def test_no_form_of_a_key_is_left_in_a_text(
+    key: str, before: str, after: str, data: st.DataObject
+) -> None:
+    form = data.draw(st.sampled_from(sorted(forms_of(key))))
+    text = f"{before} {form} {after}"
+    assert seen(key, redact(text, key)) == []
+
+
+@given(key=sendable_keys, user=texts, more=texts)
+def test_a_key_is_hidden_inside_of_base64(key: str, user: str, more: str) -> None:
+    login = base64.b64encode(f"{user}:{key}{more}".encode()).decode()
+    hidden = redact(f"Basic {login}", key)
+    assert "***" in hidden
+    # At either end a character is left that also stands for its neighbour.
+    assert len(hidden.replace("***", "")) <= len("Basic ") + 4 * (len(user + more) + 3)
+
+
+@given(key=sendable_keys, room=rooms, form=st.sampled_from([*written_forms("")]))
+def test_where_a_text_is_cut_no_part_of_a_key_is_left(key: str, room: int, form: str) -> None:
+    text = "x" * room + written_forms(key)[form] + "y" * 300
+    for error in (
+        status_error(asked(key), 400, text, code=text),
+        protocol_error(asked(key), text, text.encode()),
+    ):
+        assert seen(key, str(error), repr(vars(error))) == []
+    assert "cNr" not in preview(asked(key), ("x" * room + key + "y" * 300).encode())
+
+
+def test_a_word_is_no_key() -> None:
+    assert redact("x marks", "x") == "x marks"
+    assert redact("text", "") == "text"
+
+
+def test_both_secrets_of_a_call_are_hidden() -> None:
+    both = request_target(secret=KEY, password="hunter22")
+    assert both.redactor.text(f"{KEY} hunter22") == "*** ***"
+    assert "hunter22" not in repr(both)
+
+
+@pytest.mark.parametrize(
+    "hide_in", ["text", "cause", "context", "note", "group"], ids=lambda place: place
+)
+def test_a_cause_that_shows_a_key_is_none(hide_in: str) -> None:
+    error: Exception = ValueError(f"bad {KEY}" if hide_in == "text" else "bad")
+    if hide_in == "cause":
+        error.__cause__ = KeyError(KEY)
+    elif hide_in == "context":
+        error.__context__ = KeyError(KEY)
+    elif hide_in == "note":
+        error.add_note(f"with {KEY}")
+    elif hide_in == "group":
+        error = ExceptionGroup("bad", [KeyError(KEY)])
+    assert cause_without(error, lambda text: redact(text, KEY)) is None
+    assert cause_without(error, lambda text: text) is error
+
+
+# ---------------------------------------------------------------- answers
+
+
+@given(key=long_keys, payload=jsons, escaped=st.booleans())
+def test_an_answer_is_valid_and_without_the_key(key: str, payload: object, escaped: bool) -> None:
+    nested = {"text": f"so {key}", "arguments": json.dumps({"x": key}), "more": payload}
+    content = json.dumps(nested, ensure_ascii=escaped).encode()
+    cleaned = Redactor((key,)).json_bytes(content)
+    assert json.loads(cleaned)["text"] == "so ***"
+    assert json.loads(json.loads(cleaned)["arguments"]) == {"x": "***"}
+    assert json.loads(redact_json(content.decode(), key)) == json.loads(cleaned)
+
+
+@given(payload=jsons)
+def test_an_answer_without_the_key_stays_as_it_is(payload: object) -> None:
+    content = json.dumps(payload).encode()
+    assert Redactor((KEY,)).json_bytes(content) is content
+
+
+@pytest.mark.parametrize("key", ["ollama", "lm-studio", "not-needed", "x"])
+def test_an_answer_may_be_about_a_short_word(key: str) -> None:
+    content = json.dumps({"text": f"ask {key}"}).encode()
+    assert Redactor((key,)).json_bytes(content) is content
+    assert redact_json(content.decode(), key) == content.decode()
+    assert Redactor((key,)).value([key]) == [key]
+
+
+def test_a_response_is_without_the_key_at_every_depth() -> None:
+    deltas = (
+        RathLLMStreamDelta(content_delta=f"so {KEY}", reasoning_delta=KEY),
+        RathLLMStreamDelta(tool_call_id=KEY, tool_call_args_delta=json.dumps({"x": [KEY]})),
+    )
+    response = fold(deltas, id=KEY, model=KEY)
+    hidden = Redactor((KEY,)).value(response)
+    assert seen(KEY, repr(hidden)) == []
+    calls = hidden.primary_choice.message.tool_calls
+    assert calls is not None
+    assert calls[0].function.arguments_parsed == {"x": ["***"]}
+
+
+LOGGED_KEY = "sk-cNry/0123456789abcdef"
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    with all_logs() as stream:
+        yield stream
+
+
+@pytest.fixture
+def library() -> logging.Logger:
+    found = logging.getLogger("some_library.http")
+    guard_logs(["some_library"], LOGGED_KEY, "short")
+    return found
+
+
+@pytest.mark.parametrize(
+    "args", [(LOGGED_KEY,), (f"https://h/?key={quote(LOGGED_KEY, safe='')}",), ([LOGGED_KEY],)]
+)
+def test_arguments_of_a_record_show_no_key(
+    library: logging.Logger, logged: io.StringIO, args: tuple[object]
+) -> None:
+    library.debug("got %s", *args)
+    assert logged.getvalue().startswith("got ")
+    assert "***" in logged.getvalue()
+    assert "cNry" not in logged.getvalue()
+
+
+def test_a_traceback_in_a_log_shows_no_key(library: logging.Logger, logged: io.StringIO) -> None:
+    try:
+        raise ValueError(f"bad {LOGGED_KEY}")
+    except ValueError:
+        library.exception("failed")
+    assert "ValueError: bad ***" in logged.getvalue()
+    assert "ValueError: bad sk" not in logged.getvalue()
+
+
+def test_other_records_stay_as_they_are(library: logging.Logger, logged: io.StringIO) -> None:
+    library.debug("%d short words", 2)
+    logging.getLogger("some_library_too").debug(LOGGED_KEY)
+    assert logged.getvalue() == f"2 short words\n{LOGGED_KEY}\n"
+
+
+def test_a_library_is_guarded_once(library: logging.Logger) -> None:
+    before = len(library.filters)
+    guard_logs(["some_library"], f"{LOGGED_KEY}-too")
+    assert len(library.filters) == before
+
+
+CANARY = "canary-0123456789"
+SHOWS: tuple[Callable[[object], str], ...] = (repr, str, format, pformat, pretty_repr)
+SECRET_NAMES = st.sampled_from(
+    ["api_key", "token", "PASSWORD", "client_secret", "authorization", "x-api-key", "env"]
+)
+
+
+def table_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A table around secrets."""
+    return st.dictionaries(st.sampled_from(["a", "proxy", "extra"]), inner, min_size=1)
+
+
+def hidden_in(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A table or a list around secrets."""
+    return st.lists(inner, min_size=1, max_size=2) | table_of(inner)
+
+
+secrets: st.SearchStrategy[Any] = SECRET_NAMES.map(lambda name: {name: CANARY})
+addresses = st.sampled_from(
+    [f"https://user:{CANARY}@h/v1", f"https://{CANARY}@h/v1", f"https://h/v1?key={CANARY}"]
+)
+commands = st.sampled_from([["x", "--token", CANARY], ["x", f"--api-key={CANARY}"]])
+anywhere = st.recursive(secrets | addresses, hidden_in, max_leaves=4)
+model_endpoints: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {"api_key": st.just(CANARY), "base_url": addresses, "more": anywhere}
+)
+tool_servers: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {"command": commands, "env": st.just({"HOST": CANARY})}
+)
+sandboxes: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {"api_key": st.just(CANARY), "options": table_of(anywhere)}
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> dict[str, Any]:
+    """Configs with a secret wherever one may stand."""
+    return {
+        "llm": {"default_provider": "a", "providers": {"a": draw(model_endpoints)}},
+        "mcp": {"servers": {"s": draw(tool_servers)}},
+        "backend": {"providers": {"b": draw(sandboxes)}},
+        "more": draw(anywhere),
+    }
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(configs())
+def test_nothing_shows_a_secret(home: Path, config: Any) -> None:
+    write_config(home, config)
+    found = find_llm_provider()
+    provider = Provider.from_config()
+    account = find_account(provider, kind="openai", variables=OPENAI, default_base_url="")
+    assert account.api_key.value == CANARY
+    shown = [found, found.store, found.store.config, provider, provider.config_entry, account]
+    assert CANARY not in "".join(show(each) for show in SHOWS for each in shown)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        f'{{"llm": {{"providers": {{"a": {{"api_key": "{CANARY}", }}}}}}}}',
+        f'{{"llm": {{"providers": {{"a": {{"api_key": ["{CANARY}"]}}}}}}}}',
+        f'["{CANARY}"]',
+    ],
+    ids=["json", "schema", "shape"],
+)
+@pytest.mark.usefixtures("project")
+def test_no_error_shows_a_secret(home: Path, broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    write_config(home, {}).write_text(broken)
+    with pytest.raises(RuntimeError) as caught:
+        find_llm_provider("a")
+    with caplog.at_level(logging.DEBUG):
+        account = find_account(Provider(), kind="openai", variables=OPENAI, default_base_url="")
+    assert account.api_key.value == ""
+    assert "counts as empty" in caplog.text
+    assert CANARY not in caplog.text + "".join(traceback.format_exception(caught.value))
+
+
+def test_no_lookup_error_shows_a_secret(home: Path) -> None:
+    write_config(home, llm_config(a={"api_key": CANARY}), {"a": CANARY})
+    with pytest.raises(KeyError) as caught:
+        find_llm_provider("b")
+    assert CANARY not in str(caught.value)
+
+
+def test_a_saved_config_holds_no_key_of_a_model_or_a_sandbox(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_config(
+        home,
+        {
+            "llm": {"providers": {"a": {"api_key": CANARY}}},
+            "backend": {"providers": {"b": {"api_key": CANARY}}},
+        },
+    )
+    with caplog.at_level(logging.DEBUG):
+        ConfigStore(path).save()
+    assert CANARY not in path.read_text() + caplog.text
+    assert json.loads(path.with_name("credentials.json").read_text()) == {
+        "llm": {"providers": {"a": CANARY}},
+        "backend": {"providers": {"b": CANARY}},
+        "version": 1,
+    }

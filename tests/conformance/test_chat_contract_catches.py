@@ -343,9 +343,14 @@ Tamper = Callable[[CallEvidence], CallEvidence]
 class Drafting(RuleClient):
     """Has drafts of its own."""
 
-    def __init__(self, tamper: Tamper = lambda evidence: evidence) -> None:
+    def __init__(
+        self,
+        tamper: Tamper = lambda evidence: evidence,
+        make: Callable[[CustomDraft, Tamper], ChatDraft] | None = None,
+    ) -> None:
         super().__init__()
-        self.tamper = tamper
+        self._tamper = tamper
+        self._make = make or Draft
 
     def open_draft(
         self,
@@ -355,7 +360,7 @@ class Drafting(RuleClient):
         provider_origin: ProviderOrigin,
     ) -> ChatDraft:
         inner = CustomDraft(self, request, streaming=streaming, provider_origin=provider_origin)
-        return Draft(inner, self.tamper)
+        return self._make(inner, self._tamper)
 
 
 class Draft:
@@ -454,32 +459,13 @@ class GrowsWrongly(Draft):
         super().append([replace(message, name=None) for message in messages][:-1])
 
 
-class DraftsOf(Drafting):
-    """Drafts of some class."""
-
-    def __init__(self, make: Callable[[CustomDraft, Tamper], ChatDraft]) -> None:
-        super().__init__()
-        self._make = make
-
-    def open_draft(
-        self,
-        request: RathLLMChatRequest,
-        *,
-        streaming: bool,
-        provider_origin: ProviderOrigin,
-    ) -> ChatDraft:
-        inner = CustomDraft(self, request, streaming=streaming, provider_origin=provider_origin)
-        return self._make(inner, self.tamper)
-
-
 def test_a_lost_delta_is_caught() -> None:
-    assert (
-        "the deltas to make" in failures(DraftsOf(LosesTheLastDelta))["deltas_fold_to_the_answer"]
-    )
+    found = failures(Drafting(make=LosesTheLastDelta))
+    assert "the deltas to make" in found["deltas_fold_to_the_answer"]
 
 
 def test_a_draft_that_grows_wrongly_is_caught() -> None:
-    found = failures(DraftsOf(GrowsWrongly))
+    found = failures(Drafting(make=GrowsWrongly))
     assert "the same body" in found["a_draft_that_grows_equals_one_with_all_messages"]
 
 
@@ -511,7 +497,7 @@ class Logs(RuleClient):
     ("client", "place"),
     [
         (Shows(), "the client's repr"),
-        (DraftsOf(TellsInErrors), "an error"),
+        (Drafting(make=TellsInErrors), "an error"),
         (Logs(), "the log"),
         (Drafting(set_to(credential=f"call {KEY}")), "the evidence"),
     ],

@@ -94,11 +94,6 @@ def test_an_agent_remembers_in_a_memory_of_an_installed_package(name: str) -> No
     assert [hit.snippet for hit in recalled.hits] == ["The user drinks tea"]
 
 
-def test_a_contract_may_be_run_twice_in_one_store() -> None:
-    backend = FakeMemory()
-    assert check_memory(backend) == check_memory(backend)
-
-
 def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(MemoryBackendNotFound):
         check_memory("no-such")
@@ -213,3 +208,8 @@ def test_a_broken_memory_is_told_what_is_wrong() -> None:
     assert "failed  a_transcript_is_archived: OSError('disk full')" in text
     assert "failed  a_write_replaces_the_note: expected 'short' at memory://" in text
     assert "passed  closing_twice_is_closing_once" in text
+
+
+def test_a_contract_may_be_run_twice_in_one_store() -> None:
+    backend = FakeMemory()
+    assert check_memory(backend) == check_memory(backend)

@@ -1,4 +1,4 @@
-"""Transcripts that an agent stores: at once, later, or after every run."""
+"""Memories that an agent is bound to, and the transcripts that it stores and forgets."""
 
 from __future__ import annotations
 
@@ -8,31 +8,41 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 import pytest
 
 import rath.memory
 from rath import flow
-from rath.errors import MemoryBackendError, ProviderServerError
+from rath.config import ConfigStore, MemoryProviderConfig
+from rath.errors import MemoryBackendError, MemoryBackendNotFound, ProviderServerError
 from rath.flow.tool import FlowToolCall
 from rath.llm import RathLLMChatRequest
 from rath.memory import (
     MemoryCommitResult,
     MemoryExecutionFailure,
     MemoryFindResult,
+    MemoryForgetResult,
     MemoryHit,
     MemoryOp,
     MemoryOpCommit,
+    MemoryOpFind,
+    MemoryOpForget,
     MemoryOpRead,
+    MemoryOpWrite,
     MemoryReadResult,
     MemoryResult,
     MemoryStore,
     MemoryStoreSpec,
+    MemoryWriteResult,
 )
+from rath.memory.notes import EXPIRES_AT
 from rath.session import ChunkRow, Session, system_text_chunk
+from rath.testing import FakeMemory as NoteMemory
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.fake_memory import FakeMemory
 from tests.support.images import picture
@@ -187,16 +197,6 @@ def test_commit_on_forward_commits_every_run_without_waiting() -> None:
     assert [op.session_id for op in committed(memory)] == [str(out.id)]
 
 
-def test_what_a_forward_hook_took_out_is_not_committed() -> None:
-    memory = FakeMemory()
-    bound = agent(memory, "write to ann@example.com", commit_on_forward=True)
-    clean = Session.from_user_message("write to [address]")
-    bound.register_forward_hook(lambda _, __, ___: clean)
-    bound(user()).synchronize()
-    (op,) = committed(memory)
-    assert [message["content"] for message in op.messages] == ["write to [address]"]
-
-
 def test_what_a_forward_hook_refuses_is_not_committed() -> None:
     memory = FakeMemory()
     bound = agent(memory, "no", "yes", commit_on_forward=True)
@@ -243,13 +243,6 @@ def test_what_hooks_make_of_a_run_is_committed_as_that_run() -> None:
     bound.resume(made[0]).synchronize()
     assert runs(memory, 2) == [str(made[0].id)] * 2
     assert {op.messages[0]["content"] for op in memory.of(MemoryOpCommit)} == {"clean"}
-
-
-def test_a_commit_by_hand_names_no_run() -> None:
-    memory = FakeMemory()
-    bound = agent(memory, "hello")
-    bound.commit_memory(bound(user()).synchronize())
-    assert runs(memory, 1) == [None]
 
 
 def test_a_run_is_committed_once_whatever_its_program_went_through(tmp_path: Path) -> None:
@@ -394,3 +387,218 @@ def test_commit_on_forward_lets_the_model_read_in_the_background(tmp_path: Path)
     backend.close(store)
     [note] = (tmp_path / "user/memories/extracted/general").glob("*.md")
     assert note.read_text() == "They live in Paris."
+
+
+def bound_agent(memory: Any) -> flow.Agent:
+    return flow.Agent("p", model="m", memory=memory)
+
+
+def snippets(found: object) -> list[str | None]:
+    """What a search found."""
+    assert isinstance(found, MemoryFindResult)
+    return [hit.snippet for hit in found.hits]
+
+
+def test_a_store_is_held_until_close() -> None:
+    store = FakeMemory().open()
+    bound = bound_agent(store)
+    assert (bound.memory, bound.agent.memory) == (store, store)
+    assert store.refcount == 1
+    bound.close()
+    bound.close()
+    assert (bound.memory, bound.agent.memory) == (None, None)
+    assert store.closed
+
+
+def test_a_shared_store_outlives_one_agent() -> None:
+    store = FakeMemory().open()
+    first, second = bound_agent(store), bound_agent(store)
+    first.close()
+    assert not store.closed
+    second.close()
+    assert store.closed
+
+
+def test_a_forgotten_agent_gives_its_memory_back() -> None:
+    store = FakeMemory().open()
+    bound_agent(store)
+    assert store.closed
+
+
+def test_with_closes() -> None:
+    store = FakeMemory().open()
+    with bound_agent(store) as bound:
+        assert not store.closed
+    assert bound.memory is None
+
+
+def test_local_is_the_same_store_in_every_run() -> None:
+    with bound_agent("local") as first:
+        first.remember_memory("The user likes tea.")
+    with bound_agent("local") as second:
+        assert snippets(second.recall_memory("tea")) == ["The user likes tea."]
+
+
+def test_a_spec_opens_the_default_backend(tmp_path: Path) -> None:
+    spec = MemoryStoreSpec(options={"path": str(tmp_path / "notes")})
+    with bound_agent(spec) as bound:
+        bound.remember_memory("x")
+        assert bound.memory is not None
+        assert bound.memory.handle == str((tmp_path / "notes").resolve())
+
+
+def test_a_configured_name_comes_first(tmp_path: Path) -> None:
+    store = ConfigStore()
+    store.config.memory.providers["mine"] = MemoryProviderConfig(path=str(tmp_path / "mine"))
+    store.save()
+    with bound_agent("mine") as bound:
+        assert bound.memory is not None
+        assert bound.memory.handle == str((tmp_path / "mine").resolve())
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(MemoryBackendNotFound, match=r"'locl'.*'local'"):
+        bound_agent("locl")
+
+
+def test_anything_else_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"memory must be a MemoryStore.*got int"):
+        bound_agent(7)
+
+
+@pytest.mark.parametrize(
+    ("method", "argument"),
+    [
+        ("remember_memory", "x"),
+        ("recall_memory", "x"),
+        ("commit_memory", Session.from_user_message("x")),
+    ],
+)
+def test_without_a_memory_there_is_nothing_to_use(method: str, argument: object) -> None:
+    with pytest.raises(RuntimeError, match="agent has no memory store"):
+        getattr(bound_agent(None), method)(argument)
+
+
+def test_an_identical_note_is_one_note() -> None:
+    memory = FakeMemory()
+    with bound_agent(memory.open()) as bound:
+        bound.remember_memory("same")
+        bound.remember_memory("same")
+        bound.remember_memory("other")
+        bound.remember_memory("same", scope="agent", category="facts")
+    uris = [op.uri for op in memory.of(MemoryOpWrite)]
+    assert len(set(uris)) == 3
+    assert uris[0] == uris[1]
+    assert uris[0].startswith("memory://user/memories/preferences/")
+    assert uris[3].startswith("memory://agent/memories/facts/")
+
+
+def test_recall_passes_its_arguments_on() -> None:
+    memory = FakeMemory()
+    with bound_agent(memory.open()) as bound:
+        bound.recall_memory("words", top_k=2, target_uri="memory://user")
+    assert memory.asked == [MemoryOpFind("words", "memory://user", 2)]
+
+
+def noting_agent(memory: MemoryStore | MemoryStoreSpec | None) -> flow.Agent:
+    """An agent with that memory, whose model says one thing."""
+    model = ScriptedClient(["Noted."] * 3)
+    return flow.Agent("You remember.", model.provider, memory=memory, system_tools=False)
+
+
+@pytest.mark.parametrize("ttl", [3600, 3600.0, timedelta(hours=1)])
+def test_a_note_is_kept_for_a_while(ttl: timedelta | float) -> None:
+    memory = NoteMemory()
+    with noting_agent(memory.open()) as bound:
+        before = datetime.now(UTC)
+        bound.remember_memory("tea", ttl=ttl)
+    [op] = memory.ops
+    assert isinstance(op, MemoryOpWrite)
+    assert op.metadata is not None
+    end = datetime.fromisoformat(op.metadata[EXPIRES_AT])
+    assert timedelta(hours=1) <= end - before < timedelta(hours=1, minutes=1)
+
+
+@pytest.mark.parametrize(
+    "ttl", [0, -1, float("nan"), float("inf"), 1e20, timedelta(0), timedelta.max], ids=str
+)
+def test_a_time_that_is_none_is_refused(ttl: timedelta | float) -> None:
+    memory = NoteMemory()
+    with (
+        noting_agent(memory.open()) as bound,
+        pytest.raises(ValueError, match="ttl must be"),
+    ):
+        bound.remember_memory("tea", ttl=ttl)
+    assert memory.ops == []
+
+
+@pytest.mark.parametrize("ttl", ["1h", True, 3j])
+def test_another_type_of_time_is_refused(ttl: Any) -> None:
+    with (
+        noting_agent(NoteMemory().open()) as bound,
+        pytest.raises(TypeError, match="ttl must be"),
+    ):
+        bound.remember_memory("tea", ttl=ttl)
+
+
+def test_a_note_or_a_directory_is_forgotten() -> None:
+    memory = NoteMemory({"memory://user/a": "tea", "memory://user/d/b": "milk"})
+    with noting_agent(memory.open()) as bound:
+        assert bound.forget_memory("memory://user/a") == MemoryForgetResult(("memory://user/a",))
+        bound.forget_memory("memory://user/d", recursive=True)
+    assert memory.notes == {}
+
+
+def test_a_session_is_named_by_itself_or_its_id() -> None:
+    memory = NoteMemory()
+    session, identity = Session.from_user_message("x"), uuid4()
+    with noting_agent(memory.open()) as bound:
+        for named in (session, identity, "plain"):
+            bound.forget_memory(session=named)
+    assert memory.ops == [
+        MemoryOpForget(None, str(session.id)),
+        MemoryOpForget(None, str(identity)),
+        MemoryOpForget(None, "plain"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("named", "error"),
+    [
+        ({}, ValueError),
+        ({"uri": "memory://user/a", "session": "s"}, ValueError),
+        ({"uri": 3}, TypeError),
+        ({"session": 3}, TypeError),
+    ],
+)
+def test_what_names_nothing_or_two_things_is_refused(
+    named: dict[str, Any], error: type[Exception]
+) -> None:
+    memory = NoteMemory()
+    with (
+        noting_agent(memory.open()) as bound,
+        pytest.raises(error, match=r"expected|must be"),
+    ):
+        bound.forget_memory(**named)
+    assert memory.ops == []
+
+
+def test_without_a_memory_there_is_nothing_to_forget() -> None:
+    with pytest.raises(RuntimeError, match="agent has no memory store"):
+        noting_agent(None).forget_memory("memory://user/a")
+
+
+def test_what_came_from_a_session_is_not_recalled_any_more(tmp_path: Path) -> None:
+    with noting_agent(MemoryStoreSpec(options={"path": str(tmp_path / "store")})) as bound:
+        kept = bound.remember_memory("The guest likes zebras.", ttl=timedelta(days=1))
+        out = bound(Session.from_user_message("I like zebras, and tell nobody."))
+        out.synchronize()
+        bound.commit_memory(out, wait=True)
+        assert isinstance(kept, MemoryWriteResult)
+        erased = bound.forget_memory(session=out)
+        assert isinstance(erased, MemoryForgetResult)
+        assert len(erased.uris) == 1
+        found = bound.recall_memory("zebras")
+        assert isinstance(found, MemoryFindResult)
+        assert [hit.uri for hit in found.hits] == [kept.uri]
+    assert not (tmp_path / "store/session" / str(out.id)).exists()

@@ -1,16 +1,16 @@
-"""What the model is reminded of before a run, and where that stands."""
+"""Notes that a model is reminded of before a run, whatever its memory answers."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rath import flow
-from rath.errors import MemoryBackendError
 from rath.flow.memory_inject import DefaultRecallInjection, MemoryInjectionPolicy
 from rath.memory import (
     MemoryExecutionFailure,
@@ -29,6 +29,7 @@ from rath.testing import ScriptedClient
 from tests.support.api import context_message, n_tokens
 from tests.support.fake_memory import FakeMemory
 from tests.support.fences import quoted_notes
+from tests.support.waiting import PATIENCE, at_a_deadline
 
 HITS = (
     MemoryHit("memory://user/a", 0.9, "likes tea"),
@@ -42,7 +43,7 @@ def user(*texts: str) -> Session:
     )
 
 
-def raising(error: Exception) -> Callable[[MemoryOp], MemoryResult]:
+def raising(error: BaseException) -> Callable[[MemoryOp], MemoryResult]:
     """A memory that answers with an error."""
 
     def answer(op: MemoryOp) -> MemoryResult:
@@ -87,13 +88,6 @@ def run(
     return out, [message.content for message in client.requests[0].messages]
 
 
-def test_notes_stand_before_the_last_user_row() -> None:
-    _, read = run(FakeMemory(hits=HITS), user("first", "last"))
-    assert (read[0], read[1], read[3]) == ("p", "first", "last")
-    assert "likes tea" in (read[2] or "")
-    assert "has a dog" in (read[2] or "")
-
-
 def test_notes_are_marked_as_data_and_come_from_the_user_role() -> None:
     client = ScriptedClient(["ok"])
     agent = flow.Agent("p", client.provider, memory=FakeMemory(hits=HITS).open())
@@ -120,15 +114,6 @@ def test_the_record_holds_what_was_recalled() -> None:
     ]
 
 
-def test_notes_do_not_pile_up_over_turns() -> None:
-    client = ScriptedClient(["one", "two"])
-    agent = flow.Agent("p", client.provider, memory=FakeMemory(hits=HITS).open())
-    first = agent(user()).synchronize()
-    agent(Session(first.chunk_table.extend(user_text_chunk("more")))).synchronize()
-    texts = [message.content or "" for message in client.requests[1].messages]
-    assert sum("likes tea" in text for text in texts) == 1
-
-
 def test_the_query_is_the_last_thing_the_user_said() -> None:
     memory = FakeMemory()
     session = user("old", "wanted", "  ")
@@ -145,14 +130,10 @@ def test_without_a_user_row_nothing_is_asked() -> None:
     assert memory.asked == []
 
 
-def test_an_empty_memory_adds_nothing() -> None:
-    _, read = run(FakeMemory(), user())
-    assert read == ["p", "What do I like?"]
-
-
-def test_a_note_without_text_is_left_out() -> None:
-    _, read = run(FakeMemory(hits=(MemoryHit("memory://user/a", 1.0, None),)), user())
-    assert read == ["p", "What do I like?"]
+@pytest.mark.parametrize("hits", [(), (MemoryHit("memory://user/a", 1.0, None),)])
+def test_without_a_text_nothing_is_added(hits: tuple[MemoryHit, ...]) -> None:
+    _, read = run(FakeMemory(hits=hits), user())
+    assert read == UNTOLD
 
 
 @pytest.mark.parametrize(
@@ -172,18 +153,9 @@ def test_a_policy_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param(raising(MemoryBackendError("no disk")), id="error"),
-        pytest.param(failing, id="failure"),
-    ],
-)
-def test_a_memory_that_fails_is_logged(
-    answer: Callable[[MemoryOp], MemoryResult], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_memory_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        out, _ = run(FakeMemory(answer), user())
+        out, _ = run(FakeMemory(failing), user())
     assert out.text() == "ok"
     assert "no disk" in caplog.text
 
@@ -274,15 +246,6 @@ def test_a_subclass_without_one_keeps_uri_and_score() -> None:
     assert recalled(out)[0] == RecalledNote("memory://user/a", "likes tea", 0.9)
 
 
-def test_a_policy_may_be_any_object_that_has_the_method() -> None:
-    def inject(session: Session, store: MemoryStore) -> list[ChunkRow]:
-        return [user_text_chunk("a note")]
-
-    policy: Any = SimpleNamespace(inject=inject)
-    out, _ = run(FakeMemory(), user(), policy)
-    assert [note.text for note in recalled(out)] == ["a note"]
-
-
 # ---- how much of the notes
 
 
@@ -321,3 +284,110 @@ def test_a_run_that_has_ended_holds_the_memory_no_longer() -> None:
     assert store.refcount == 1
     agent.close()
     assert (store.refcount, out.text()) == (0, "ok")
+
+
+HIT = MemoryHit("memory://user/a", 0.9, "likes tea")
+UNTOLD = ["p", "What do I like?"]
+"""What a model reads that nothing was recalled for."""
+
+
+class Silent(FakeMemory):
+    """A memory that never answers."""
+
+    async def adispatch(self, native: Any, op: MemoryOp) -> MemoryResult:
+        self.asked.append(op)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class Stuck(FakeMemory):
+    """A memory as 1.3 programs bring it, whose blocking method hangs until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def dispatch(self, store: MemoryStore, op: MemoryOp) -> MemoryResult:
+        self.asked.append(op)
+        self.released.wait(PATIENCE)
+        return MemoryFindResult((HIT,))
+
+
+@pytest.mark.parametrize("kind", [Silent, Stuck], ids=["coroutine", "blocking"])
+def test_a_memory_that_hangs_does_not_hang_the_run(
+    kind: type[FakeMemory], caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = kind()
+
+    def run_until(deadline: float) -> tuple[float, Session, list[str | None]]:
+        return deadline, *run(memory, user(), DefaultRecallInjection(timeout=deadline))
+
+    deadline, out, read = at_a_deadline(run_until, lambda _: memory.asked != [])
+    if isinstance(memory, Stuck):
+        memory.released.set()
+    assert (out.text(), read) == ("ok", UNTOLD)
+    assert len(memory.asked) == 1
+    assert f"nothing was recalled, within {deadline:g} s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bad"), SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(),
+        StopIteration(), TimeoutError("slow"),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_whatever_a_memory_raises_the_run_goes_on(
+    error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, read = run(FakeMemory(raising(error)), user())
+    assert (out.text(), read) == ("ok", UNTOLD)
+    assert caplog.text
+
+
+ODD: Any = MemoryHit
+"""Backends are not checked: a hit may hold anything."""
+
+
+@pytest.mark.parametrize(
+    ("hits", "notes"),
+    [
+        ([ODD("a", 1.0, "x"), ODD("b", 0.9, "y"), ODD("a", 0.8, "z")], [("a", "x"), ("b", "y")]),
+        ([ODD("", 1.0, "x"), ODD("", 0.9, "y"), ODD("", 0.8, "x")], [("", "x"), ("", "y")]),
+        ([ODD("a", 1.0, None), ODD("b", 0.9, " "), ODD("c", 0.8, "y")], [("c", "y")]),
+        ([ODD("a", 1.0, b"bytes"), ODD("b", 0.9, b"\xff\x00"), ODD("c", 1.0, 7)], [("a", "bytes")]),
+        ([ODD("a", 1.0, "\ud800 x"), ODD("b\udc00", 1.0, "y")],
+         [("a", "\ufffd x"), ("b\ufffd", "y")]),
+        ([ODD(None, "high", "x")], []),
+        ([None, "text"], []),
+    ],
+    ids=["twice", "without uri", "no text", "bytes", "half characters", "no uri", "no hits"],
+)  # fmt: skip
+def test_odd_hits_do_not_end_a_run(hits: list[Any], notes: list[tuple[str, str]]) -> None:
+    out, _ = run(FakeMemory(hits=tuple(hits)), user())
+    assert out.text() == "ok"
+    assert [(note.uri, note.text) for note in recalled(out)] == notes
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_a_score_that_is_no_number_is_recorded_as_none(score: float) -> None:
+    out, _ = run(FakeMemory(hits=(MemoryHit("memory://user/a", score, "tea"),)), user())
+    assert recalled(out) == (RecalledNote("memory://user/a", "tea", None),)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        MemoryExecutionFailure("internal", "no disk"),
+        MemoryReadResult("memory://user/a", b"\x89PNG\x00\xff", "detail"),
+        MemoryReadResult("memory://user/a", " \n", "detail"),
+    ],
+    ids=["failure", "binary", "blank"],
+)
+def test_a_note_that_cannot_be_read_is_shown_by_its_snippet(read: MemoryResult) -> None:
+    def answer(op: MemoryOp) -> MemoryResult:
+        return read if isinstance(op, MemoryOpRead) else MemoryFindResult((HIT,))
+
+    out, _ = run(FakeMemory(answer), user(), DefaultRecallInjection(level="detail"))
+    assert [note.text for note in recalled(out)] == ["likes tea"]

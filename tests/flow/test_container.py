@@ -1,4 +1,4 @@
-"""Containers of workflows behave like the list and the dict they stand for."""
+"""Containers of workflows, compressors and selectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath import flow
-from rath.session import Session
+from rath.llm import RathLLMStreamDelta
+from rath.session import ChunkKind, LineageKind, Session
+from rath.session.record import ModelCall
+from rath.testing import ScriptedClient, Turn
 
 POOL = tuple(flow.EmptyWorkflow() for _ in range(4))
 
@@ -130,3 +133,126 @@ def test_a_chain_runs_its_items_in_order() -> None:
     out = flow.Sequential(*(Step(str(number)) for number in range(12)))(session)
     assert seen == [str(number) for number in range(12)]
     assert out.chunk_table == session.chunk_table
+
+
+def user() -> Session:
+    return Session.from_user_message("a long story")
+
+
+def test_a_session_becomes_one_summary() -> None:
+    out = flow.Compressor("Be short.", ScriptedClient(["short"]).provider)(user())
+    assert [(row.kind, row.payload["content"]) for row in out.chunk_table] == [
+        (ChunkKind.USER, "short")
+    ]
+    assert out.text() == "short"
+    assert out.lineage_kind is LineageKind.OP_SESSION_COMPRESS
+
+
+def test_the_instruction_stands_before_the_session() -> None:
+    client = ScriptedClient(["short"])
+    flow.Compressor("Be short.", client.provider)(user()).synchronize()
+    first, second, *_ = client.requests[0].messages
+    assert (first.role, first.content) == ("system", "Be short.")
+    assert (second.role, second.content) == ("user", "a long story")
+
+
+def test_it_accepts_a_pending_session() -> None:
+    agent = flow.Agent("p", ScriptedClient(["an answer"]).provider)
+    compressor = flow.Compressor("Be short.", ScriptedClient(["short"]).provider)
+    assert compressor(agent(user())).text() == "short"
+
+
+def test_events_are_streamed() -> None:
+    events: list[RathLLMStreamDelta] = []
+    provider = ScriptedClient(["a b"]).provider
+    flow.Compressor("p", provider, on_event=events.append)(user()).synchronize()
+    assert "".join(event.content_delta or "" for event in events) == "a b"
+
+
+def test_to_changes_its_provider() -> None:
+    compressor = flow.Compressor("p", flow.Provider(model="old"))
+    assert compressor.to(model="new").agent.provider.model == "new"
+
+
+class Named(flow.Workflow):
+    """A workflow with a description of its own."""
+
+    def forward(self, session: Session) -> Session:
+        return session
+
+
+FIRST, SECOND = Named("repairs"), Named("sells")
+
+
+def caller() -> Session:
+    return Session.from_user_message("My printer burns.")
+
+
+def selector(*turns: Turn) -> tuple[flow.Selector, ScriptedClient]:
+    client = ScriptedClient(turns)
+    return flow.Selector(client.provider), client
+
+
+@pytest.mark.parametrize(("answer", "chosen"), [("0", FIRST), ("Number 1.", SECOND)])
+def test_the_model_chooses(answer: str, chosen: flow.Workflow) -> None:
+    router, _ = selector(answer)
+    assert router.forward(caller(), FIRST, SECOND) is chosen
+
+
+@pytest.mark.parametrize("turns", [["-1"], ["none of them"], ["7", "perhaps"]])
+def test_anything_else_is_the_end(turns: list[Turn]) -> None:
+    router, _ = selector(*turns)
+    assert isinstance(router.forward(caller(), FIRST, SECOND), flow.EmptyWorkflow)
+
+
+def test_the_model_may_answer_with_the_name_that_it_was_shown() -> None:
+    router, _ = selector("sells", "Named")
+    assert router.forward(caller(), FIRST, SECOND) is SECOND
+    bare = Named()
+    assert router.forward(caller(), FIRST, bare) is bare
+
+
+def test_without_candidates_no_model_is_asked() -> None:
+    router, client = selector()
+    assert isinstance(router.forward(caller()), flow.EmptyWorkflow)
+    assert client.requests == []
+
+
+def test_the_model_reads_descriptions_or_class_names() -> None:
+    router, client = selector("0")
+    router.forward(caller(), FIRST, Named())
+    menu = client.requests[0].messages[-1].content or ""
+    assert "0: repairs" in menu
+    assert "1: Named" in menu
+
+
+def test_the_call_is_kept_in_the_record_of_the_session() -> None:
+    router, _ = selector("0")
+    session = caller()
+    router.forward(session, FIRST)
+    calls = [entry for entry in session.record if isinstance(entry, ModelCall)]
+    assert [call.purpose for call in calls] == ["select"]
+
+
+def test_an_empty_workflow_returns_the_session_itself() -> None:
+    session = caller()
+    assert flow.EmptyWorkflow()(session) is session
+
+
+def test_a_loop_ends_when_nothing_shall_run() -> None:
+    router, client = selector("1", "0", "-1")
+    session = caller()
+    ran: list[flow.Workflow] = []
+    while not isinstance(nxt := router.forward(session, FIRST, SECOND), flow.EmptyWorkflow):
+        ran.append(nxt)
+        session = nxt(session)
+    assert ran == [SECOND, FIRST]
+    assert client.n_left == 0
+
+
+def test_a_selector_is_not_called_like_a_layer() -> None:
+    router, _ = selector()
+    with pytest.raises(TypeError):
+        router(caller(), FIRST)  # type: ignore[call-arg]  # wrong on purpose
+    with pytest.raises(TypeError, match=r"\.forward\(session, \*workflows\)"):
+        router(caller())

@@ -24,33 +24,6 @@ def client(server: ChatServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_captures_method_path_headers_and_exact_body(
-    server: ChatServer, client: httpx.Client
-) -> None:
-    server.queue(replies.completion("hi"))
-    client.post(PATH, content=b'{"a":  1}', headers={"X-Key": "k"})
-    request = server.requests[0]
-    assert (request.method, request.path, request.body) == ("POST", "/v1" + PATH, b'{"a":  1}')
-    assert request.headers["x-key"] == "k"
-
-
-def test_replies_come_in_the_order_they_were_queued(
-    server: ChatServer, client: httpx.Client
-) -> None:
-    server.queue(replies.completion("one"), replies.completion("two"))
-    answers = [client.post(PATH, json={}).json() for _ in range(2)]
-    assert [a["choices"][0]["message"]["content"] for a in answers] == ["one", "two"]
-
-
-def test_completion_carries_tool_calls_and_usage(server: ChatServer, client: httpx.Client) -> None:
-    call = replies.tool_call("add", {"a": 1})
-    server.queue(replies.completion(tool_calls=(call,), usage=replies.usage(5, 2)))
-    answer = client.post(PATH, json={}).json()
-    assert answer["choices"][0]["message"]["tool_calls"] == [call]
-    assert answer["choices"][0]["finish_reason"] == "tool_calls"
-    assert answer["usage"]["total_tokens"] == 7
-
-
 def test_one_connection_serves_many_requests(server: ChatServer, client: httpx.Client) -> None:
     server.queue(*(replies.completion("x") for _ in range(3)))
     for _ in range(3):
@@ -84,18 +57,6 @@ def test_error_in_the_answer_function_is_raised_by_close() -> None:
         server.close()
 
 
-def test_stream_ends_with_the_done_marker(server: ChatServer, client: httpx.Client) -> None:
-    server.queue(replies.text_stream("he", "llo", counts=(3, 2)))
-    lines = [line for line in client.post(PATH, json={}).text.split("\n\n") if line]
-    assert len(lines) == 5
-    assert lines[-1] == "data: [DONE]"
-
-
-def test_stream_without_done_ends_orderly(server: ChatServer, client: httpx.Client) -> None:
-    server.queue(replies.event_stream(replies.text_chunk("he"), done=False))
-    assert "[DONE]" not in client.post(PATH, json={}).text
-
-
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_cut_stream_gives_its_first_events_and_then_breaks(
     server: ChatServer, client: httpx.Client, how: replies.CutHow
@@ -108,56 +69,6 @@ def test_cut_stream_gives_its_first_events_and_then_breaks(
         gate.release()
         with pytest.raises(httpx.TransportError):
             list(lines)
-
-
-def test_string_in_a_stream_is_sent_as_it_is(server: ChatServer, client: httpx.Client) -> None:
-    server.queue(replies.event_stream("{oops", done=False))
-    assert client.post(PATH, json={}).text == "data: {oops\n\n"
-
-
-def test_tool_chunk_can_leave_out_the_index() -> None:
-    delta = replies.tool_chunk("{}", index=None, name="add")["choices"][0]["delta"]
-    assert delta == {"tool_calls": [{"function": {"arguments": "{}", "name": "add"}}]}
-
-
-def test_status_error_carries_its_headers(server: ChatServer, client: httpx.Client) -> None:
-    server.queue(replies.status_error(429, code="rate_limit", retry_after=2))
-    answer = client.post(PATH, json={})
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
-    assert answer.json()["error"]["code"] == "rate_limit"
-
-
-@pytest.mark.parametrize(
-    ("reply", "text"),
-    [
-        pytest.param(replies.html("<p>no</p>"), "<p>no</p>", id="html"),
-        pytest.param(replies.empty(), "", id="empty"),
-        pytest.param(replies.invalid_json("{"), "{", id="invalid-json"),
-    ],
-)
-def test_bodies_that_are_no_answer(
-    server: ChatServer, client: httpx.Client, reply: replies.Reply, text: str
-) -> None:
-    server.queue(reply)
-    answer = client.post(PATH, json={})
-    assert (answer.status_code, answer.text) == (200, text)
-
-
-@pytest.mark.parametrize("how", ["close", "reset"])
-def test_dropped_connection_gives_no_byte(
-    server: ChatServer, client: httpx.Client, how: replies.CutHow
-) -> None:
-    server.queue(replies.dropped(how))
-    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
-        client.post(PATH, json={})
-
-
-def test_truncated_body_breaks_the_promise_of_its_headers(
-    server: ChatServer, client: httpx.Client
-) -> None:
-    server.queue(replies.truncated(replies.completion("hello"), 10))
-    with pytest.raises(httpx.RemoteProtocolError):
-        client.post(PATH, json={})
 
 
 @pytest.mark.parametrize("at", ["start", "headers", "body"])

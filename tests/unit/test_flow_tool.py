@@ -53,30 +53,31 @@ def test_the_table_of_built_in_tools_is_one_and_read_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "properties", "required"),
+    ("name", "properties", "n_required", "effects", "key"),
     [
-        ("run_shell_command", ["cmd"], ["cmd"]),
-        ("read_workspace_file", ["path", "encoding", "offset", "limit"], ["path"]),
-        ("write_workspace_file", ["path", "content"], ["path", "content"]),
-        ("edit_workspace_file", ["path", "old", "new", "replace_all"], ["path", "old", "new"]),
-        ("list_workspace_files", ["path"], ["path"]),
-        ("workspace_path_exists", ["path"], ["path"]),
-        ("run_code", ["code", "language", "timeout"], ["code"]),
+        ("run_shell_command", ["cmd"], 1, "non_idempotent", ("exec",)),
+        ("read_workspace_file", ["path", "encoding", "offset", "limit"], 1, "read_only", None),
+        ("write_workspace_file", ["path", "content"], 2, "idempotent", None),
+        ("edit_workspace_file", ["path", "old", "new", "replace_all"], 3, "non_idempotent", None),
+        ("list_workspace_files", ["path"], 1, "read_only", None),
+        ("workspace_path_exists", ["path"], 1, "read_only", None),
+        ("run_code", ["code", "language", "timeout"], 1, "non_idempotent", ("code",)),
     ],
 )
-def test_a_schema_is_closed(name: str, properties: list[str], required: list[str]) -> None:
-    schema = TOOLS[name].parameters
-    Draft202012Validator.check_schema(schema)
-    assert schema["type"] == "object"
-    assert schema["additionalProperties"] is False
-    assert list(schema["properties"]) == properties
-    assert schema["required"] == required
-
-
-@pytest.mark.parametrize("name", TOOLS)
-def test_every_tool_says_what_it_does(name: str) -> None:
-    assert TOOLS[name].description
-    assert TOOLS[name].origin == "built-in"
+def test_a_tool_has_a_closed_schema_effects_and_a_lane(
+    name: str, properties: list[str], n_required: int, effects: str, key: tuple[str, ...] | None
+) -> None:
+    tool = TOOLS[name]
+    Draft202012Validator.check_schema(tool.parameters)
+    assert (tool.parameters["type"], tool.parameters["additionalProperties"]) == ("object", False)
+    assert list(tool.parameters["properties"]) == properties
+    assert tool.parameters["required"] == properties[:n_required]
+    assert tool.description
+    assert (tool.origin, tool.effects) == ("built-in", effects)
+    # Commands and code are barriers; file tools run beside each other on different paths.
+    assert tool.parallel_safe is (key is None)
+    assert tool.resource_key({"path": "a"}) == (key or ("fs", "a"))
+    assert tool.resource_key({}) == (key or ("fs", "<unknown>"))
 
 
 @pytest.mark.parametrize(
@@ -153,43 +154,11 @@ def test_a_missing_argument_is_named(name: str) -> None:
         payload(name, {})
 
 
-@pytest.mark.parametrize(
-    ("name", "key"), [("run_shell_command", ("exec",)), ("run_code", ("code",))]
-)
-def test_commands_and_code_are_barriers(name: str, key: tuple[str, ...]) -> None:
-    assert TOOLS[name].parallel_safe is False
-    assert TOOLS[name].resource_key({}) == key
-
-
-@pytest.mark.parametrize("name", FILE_TOOLS)
-def test_file_tools_run_beside_each_other_on_different_paths(name: str) -> None:
-    tool = TOOLS[name]
-    assert tool.parallel_safe
-    assert tool.resource_key({"path": "a"}) == ("fs", "a")
-    assert tool.resource_key({}) == ("fs", "<unknown>")
-
-
 @given(st.lists(st.sampled_from([".", "", "x/.."]), max_size=4))
 def test_one_file_has_one_lane(detours: list[str]) -> None:
     tool = TOOLS["read_workspace_file"]
     path = "/".join([*(part or "." for part in detours), "", "dir", "a.txt"]).lstrip("/")
     assert tool.resource_key({"path": path}) == ("fs", "dir/a.txt")
-
-
-@pytest.mark.parametrize(
-    ("name", "effects"),
-    [
-        ("run_shell_command", "non_idempotent"),
-        ("read_workspace_file", "read_only"),
-        ("write_workspace_file", "idempotent"),
-        ("edit_workspace_file", "non_idempotent"),
-        ("list_workspace_files", "read_only"),
-        ("workspace_path_exists", "read_only"),
-        ("run_code", "non_idempotent"),
-    ],
-)
-def test_a_tool_declares_its_effects(name: str, effects: str) -> None:
-    assert TOOLS[name].effects == effects
 
 
 def test_a_tool_that_does_more_than_its_payload_is_not_awaited_by_the_loop() -> None:

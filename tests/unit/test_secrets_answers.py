@@ -1,16 +1,21 @@
-"""Law 9: what an endpoint repeats of a key reaches no row, record, file, callback or log."""
+"""Keys stand in no answer, no command and no error."""
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from pprint import pformat
+from traceback import TracebackException
 
 import pytest
+from typer.testing import CliRunner
 
 from rath._async.runtime import runtime
+from rath.cli.app import app
+from rath.config.env import EnvKind, all_env_specs
 from rath.errors import AuthenticationError, ProviderError, StreamInterrupted
 from rath.llm import CallEvidence, Provider, RathLLMStreamDelta
 from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
@@ -22,10 +27,12 @@ from tests.support import anthropic_replies, chat_replies
 from tests.support.asking import KEY as ASKING_KEY
 from tests.support.asking import NoSleep, ask, exchange
 from tests.support.canaries import seen, shown_of
+from tests.support.chat_replies import Reply
 from tests.support.chat_server import ChatServer
 from tests.support.dialects import ANTHROPIC, OPENAI, Dialect
-from tests.support.echoes import answer, client_of, provider_of
+from tests.support.echoes import answer, client_of, failing, failing_by_headers, provider_of
 from tests.support.litellm import ANTHROPIC_MODEL, OPENAI_MODEL, litellm_client, needs_litellm
+from tests.support.machine import own_project, write_config
 from tests.support.sessions import FunctionTool, echo, run
 
 ECHO = FunctionTool("f", echo, parallel_safe=True)
@@ -249,3 +256,153 @@ def test_nothing_that_litellm_brings_holds_a_key(
         exchange(client, ask(model=None))
     assert "your key is ***" in repr(answered)
     assert seen(ASKING_KEY, repr(answered), *shown_of(caught.value), logged.getvalue()) == []
+
+
+CODED_KEY = "sk-cNry/0123456789abcdef%2B"
+SECRET_VARIABLES = [spec.name for spec in all_env_specs() if spec.kind is EnvKind.SECRET]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NO_COLOR", "1")
+    return own_project(tmp_path, monkeypatch)
+
+
+def said(*args: str, input: str | None = None) -> str:
+    """All that the command writes."""
+    return CliRunner().invoke(app, args, input=input).output
+
+
+def write_secrets(base: Path, address: str) -> None:
+    """Write a config with a key in every section, and one for each entry beside it."""
+    entry = {
+        "model": "m",
+        "base_url": address,
+        "api_key": CODED_KEY,
+        "proxy_password": CODED_KEY,
+    }
+    write_config(
+        base,
+        {
+            "llm": {"default_provider": "a", "providers": {"a": entry, "b": {"model": "n"}}},
+            "mcp": {
+                "servers": {
+                    "s": {
+                        "command": ["x", "--token", CODED_KEY],
+                        "env": {"HOST": CODED_KEY},
+                    }
+                }
+            },
+            "memory": {"providers": {"m": {"api_key": CODED_KEY}}},
+            "backend": {
+                "providers": {
+                    "o": {
+                        "api_key": CODED_KEY,
+                        "options": {"secret": CODED_KEY},
+                    }
+                }
+            },
+        },
+        {"a": CODED_KEY, "b": CODED_KEY},
+    )
+
+
+QUESTIONS = [
+    ["config", "list"],
+    ["config", "list", "--json", "--show-origin"],
+    ["config", "get", "llm.providers.a", "--json"],
+    ["config", "get", "llm.providers.a.api_key", "--show-origin"],
+    ["config", "get", "llm.providers.b.api_key"],
+    ["config", "get", "OPENAI_API_KEY"],
+    ["config", "path", "--json"],
+    ["config", "set", "llm.providers.a.api_key", CODED_KEY],
+    ["config", "set", "llm.providers.a.temperature", CODED_KEY],
+    ["config", "set", "llm.providers.a.base_url", f"user:{KEY}@h"],
+    ["config", "set", "mcp.servers.s.env.HOST", CODED_KEY],
+    ["config", "unset", "llm.providers.a.api_key"],
+    ["config", "init", "--yes"],
+    ["doctor"],
+    ["doctor", "--json"],
+]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
+def test_no_answer_shows_a_secret(
+    project: Path, monkeypatch: pytest.MonkeyPatch, question: list[str], logged: io.StringIO
+) -> None:
+    for base in (project, project.with_name("home")):
+        write_secrets(base, f"https://user:{KEY}@h.example/v1")
+    for name in SECRET_VARIABLES:
+        monkeypatch.setenv(name, CODED_KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"https://user:{KEY}@h.example/v1?key={KEY}")
+    told = said(*question)
+    assert told
+    assert seen(CODED_KEY, told, logged.getvalue()) == []
+
+
+OnDelta = Callable[[RathLLMStreamDelta], None] | None
+
+
+@pytest.mark.parametrize(
+    ("key", "on_delta"),
+    [
+        ("sk-cNry-0123456789abcdef", ignore),
+        ("x%y&z?cNry#=:@/+ab==", None),
+        ("q\"u'o\\t<cNry>{}$`w1", None),
+        ('c%"cNry', ignore),
+        ("cNry01", None),
+    ],
+    ids=["plain", "address", "quotes", "odd", "short"],
+)
+def test_no_error_repeats_a_key(
+    server: ChatServer, dialect: Dialect, key: str, on_delta: OnDelta, logged: io.StringIO
+) -> None:
+    # A short word may well be the name of a model.
+    server.models = [key, f"model-{key}"] if len(key) >= 16 else ["n"]
+    client = client_of(dialect, server, key)
+    for reply in failing(dialect, key):
+        server.queue(reply)
+        with pytest.raises(ProviderError) as caught:
+            exchange(client, on_delta=on_delta)
+        assert seen(key, *shown_of(caught.value)) == []
+    assert "HTTP Request: POST" in logged.getvalue()
+    assert seen(key, logged.getvalue()) == []
+
+
+def test_no_error_and_no_log_repeats_what_stands_in_headers(
+    server: ChatServer, dialect: Dialect, logged: io.StringIO
+) -> None:
+    client = client_of(dialect, server, KEY)
+    for reply in failing_by_headers(KEY):
+        server.queue(reply)
+        with pytest.raises(ProviderError) as caught:
+            exchange(client)
+        assert seen(KEY, *shown_of(caught.value)) == []
+    assert "bad header ***" in logged.getvalue()
+    assert seen(KEY, logged.getvalue()) == []
+
+
+def broken(dialect: Dialect) -> Iterator[Reply]:
+    """Failures of every kind that say nothing of a key."""
+    yield from (dialect.error(status) for status in (400, 401, 403, 404, 413, 429, 500, 529))
+    yield from (chat_replies.dropped(), chat_replies.dropped("reset"), chat_replies.empty())
+    yield from (chat_replies.html(), chat_replies.invalid_json(), chat_replies.json_body([]))
+    yield dialect.stream(*dialect.begin, chat_replies.Cut())
+    yield chat_replies.event_stream("{oops", done=False)
+    yield chat_replies.raw(b"", status=307, headers={"location": "http://127.0.0.1:1/x"})
+    yield chat_replies.held(dialect.answer, chat_replies.Gate())
+
+
+@pytest.mark.parametrize("on_delta", [None, ignore], ids=["whole", "streamed"])
+def test_no_local_variable_shows_a_key(
+    server: ChatServer, dialect: Dialect, on_delta: OnDelta
+) -> None:
+    server.models = ["n"]
+    provider = replace(provider_of(dialect, server, KEY), timeout=0.05)
+    client = dialect.make(provider, sleep=NoSleep())
+    for reply in broken(dialect):
+        server.queue(reply)
+        with pytest.raises(ProviderError) as caught:
+            exchange(client, on_delta=on_delta)
+        frames = TracebackException.from_exception(caught.value, capture_locals=True)
+        assert seen(KEY, "".join(frames.format())) == []

@@ -10,7 +10,6 @@ import stat
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 StrPath = str | os.PathLike[str]
@@ -201,12 +200,7 @@ class FileLock:
         self.acquire(timeout=None)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def _open(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
@@ -12,6 +13,18 @@ T = TypeVar("T")
 
 NotFound = Callable[[str, list[str], str], LookupError]
 """Builds the error for an unknown name from (name, known names, hint)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryDescription:
+    """The availability and the capabilities of a registered name."""
+
+    name: str
+    problem: str | None
+    """Why it cannot be used here and now, with the advice of its driver; None where it can."""
+
+    capabilities: object
+    """The value of its class method `capabilities`; None without one, or with a problem."""
 
 
 class Registry(Generic[T]):
@@ -109,6 +122,26 @@ class Registry(Generic[T]):
         except ImportError:
             return False
         return not callable(check) or bool(check())
+
+    def describe(self, name: str) -> EntryDescription:
+        """Return whether an entry can be used here and now, why not, and what it offers.
+
+        The reason is that of its `unavailable_reason()`, or that its `is_available()` is False.
+
+        Raises:
+            LookupError: No such name.
+        """
+        entry = self.get(name)
+        reason: Callable[[], str | None] | None = getattr(entry, "unavailable_reason", None)
+        problem: str | None = None
+        if reason is not None:
+            problem = reason()
+        elif not self.is_available(name):
+            problem = "says that it cannot work here: is_available() is False"
+        offered: Callable[[], object] | None = getattr(entry, "capabilities", None)
+        if problem is not None or offered is None:
+            return EntryDescription(name, problem, None)
+        return EntryDescription(name, None, offered())
 
     def first_available(self, names: Iterable[str], *, hint: str = "") -> str:
         """Return the first of `names` that is available.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from rath._core.registry import Registry
+from rath._core.registry import EntryDescription, Registry
 from rath.backend.abc import Backend, require_hooks
 from rath.errors import BackendNotFound
 
@@ -104,6 +104,15 @@ def get(name: str) -> Backend:
 def is_available(name: str) -> bool:
     """Tell whether a backend of that name is known and can work here."""
     return _classes.is_available(name)
+
+
+def describe(name: str) -> EntryDescription:
+    """Return whether a backend can work here, why not, and its capabilities.
+
+    Raises:
+        BackendNotFound: No backend has that name.
+    """
+    return _classes.describe(name)
 
 
 def preferred(names: list[str]) -> Backend:

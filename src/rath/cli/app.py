@@ -144,20 +144,15 @@ class _CommandLine(_Verbs):
             code: object = super().main(
                 args, "rath", complete_var, False, windows_expand_args, **extra
             )
-        except CommandError as exc:
-            complain(str(exc))
-            code = exc.exit_code
-        except SessionDamaged as exc:
-            complain(str(exc))
-            code = Exit.DAMAGED
         except BrokenPipeError:
             # Python writes what is left when it ends, and would say that it cannot.
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = Exit.WORLD
-        except (RathError, OSError) as exc:
+        except (CommandError, RathError, OSError) as exc:
             complain(str(exc))
-            code = Exit.WORLD
+            is_damaged = isinstance(exc, SessionDamaged)
+            code = getattr(exc, "exit_code", Exit.DAMAGED if is_damaged else Exit.WORLD)
         except typer.Abort:
             complain("the input ended before everything was answered; nothing is written")
             code = Exit.WORLD

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from rath._core.text import did_you_mean
+from rath.cli import terminal
 from rath.cli.mcp import entry_lines, mask
 from rath.cli.render import count_of, say_table
 from rath.cli.settings import (
@@ -26,37 +27,14 @@ from rath.cli.settings import (
     target_path,
     trust_of,
 )
-from rath.cli.terminal import (
-    AsJson,
-    CommandError,
-    IsAgreed,
-    Misuse,
-    ask_secret,
-    ask_yes_no,
-    complain,
-    misuse_on,
-    note,
-    say,
-    say_json,
-    visible,
-    warn,
-)
 from rath.config import keys
+from rath.config import trust as trusts
 from rath.config.credentials import CREDENTIALS_FILENAME, SECRET_SECTIONS
 from rath.config.env import all_env_specs
 from rath.config.keys import format_key
 from rath.config.paths import config_layer_paths
 from rath.config.secrets import HIDDEN, looks_secret, shown
 from rath.config.store import ConfigStore
-from rath.config.trust import (
-    GuardedEntry,
-    belongs_to_project,
-    guarded_entries,
-    project_of,
-    revoke_trust,
-    trust_entries,
-    untrusted_entries,
-)
 from rath.errors import ConfigConflict, ConfigError
 from rath.llm.provider import Provider
 from rath.llm.registry import registered_kinds
@@ -70,7 +48,7 @@ _ENTRY_DEPTH = 3
 """Parts of the key of a named entry, as in `llm.providers.main`."""
 
 
-def list_values(show_origin: ShowOrigin = False, as_json: AsJson = False) -> None:
+def list_values(show_origin: ShowOrigin = False, as_json: terminal.AsJson = False) -> None:
     """Show every value that counts here: of the environment, the project and yourself.
 
     Secrets are hidden. What nobody sets is not listed.
@@ -78,11 +56,11 @@ def list_values(show_origin: ShowOrigin = False, as_json: AsJson = False) -> Non
     settings = read_settings()
     if as_json:
         ignored = [_guarded_json(entry) for entry in settings.untrusted]
-        say_json({"settings": settings.values, "untrusted": ignored})
+        terminal.say_json({"settings": settings.values, "untrusted": ignored})
     elif settings.values:
         _say_all(settings.values, show_origin)
     elif not settings.problems:
-        say("Nothing is set. Set up a model with: rath config init")
+        terminal.say("Nothing is set. Set up a model with: rath config init")
     if not as_json:
         _note_untrusted(settings.untrusted)
     _fail_on_problems(settings)
@@ -91,7 +69,7 @@ def list_values(show_origin: ShowOrigin = False, as_json: AsJson = False) -> Non
 def get(
     key: Annotated[str, typer.Argument(metavar="KEY", help="As `rath config list` shows.")],
     show_origin: ShowOrigin = False,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show one value as it counts here, or all values of a table; secrets are hidden."""
     settings = read_settings()
@@ -102,24 +80,24 @@ def get(
         _fail_on_problems(settings)
         variables = [spec.name for spec in all_env_specs()]
         if keys.is_known(parts) or wanted in variables:
-            raise CommandError(f"{wanted} is not set")
-        raise Misuse(_unknown_key(parts, *variables))
+            raise terminal.CommandError(f"{wanted} is not set")
+        raise terminal.Misuse(_unknown_key(parts, *variables))
     if as_json:
-        say_json(found or {"settings": inside})
+        terminal.say_json(found or {"settings": inside})
     elif found is None:
         _say_all(inside, show_origin)
     elif show_origin:
         say_table([[as_text(found.value), found.origin]], ["", "dim"])
     else:
-        say(as_text(found.value))
+        terminal.say(as_text(found.value))
     _fail_on_problems(settings)
 
 
-def path(as_json: AsJson = False) -> None:
+def path(as_json: terminal.AsJson = False) -> None:
     """Show the config files in the order in which they count, and which one is written to."""
     places = all_places()
     if as_json:
-        say_json({"files": places})
+        terminal.say_json({"files": places})
         return
     rows: list[list[str]] = []
     for each in places:
@@ -140,7 +118,7 @@ def _say_all(settings: Sequence[Setting], show_origin: bool) -> None:
 def _fail_on_problems(settings: Settings) -> None:
     """End with status 1 after what could be told, where a config cannot be used."""
     for problem in settings.problems:
-        complain(problem)
+        terminal.complain(problem)
     if settings.problems:
         raise typer.Exit(1)
 
@@ -161,19 +139,21 @@ def set_value(
     """Set one value. Keys for models go to credentials.json, which only you can read."""
     parts = _parse_key(key)
     if not force and not keys.is_known(parts):
-        raise Misuse(f"{_unknown_key(parts)}\nTo set it all the same: rath config set --force")
+        raise terminal.Misuse(
+            f"{_unknown_key(parts)}\nTo set it all the same: rath config set --force"
+        )
     if parts == ("version",):
-        raise Misuse("version is that of the file, and set by rath")
+        raise terminal.Misuse("version is that of the file, and set by rath")
     is_secret = _is_secret(parts)
     text = _read_value(format_key(parts), value, is_secret=is_secret)
     if not force:
         _check(parts, text)
-    with misuse_on(ValueError):
+    with terminal.misuse_on(ValueError):
         parsed = keys.parse_value(parts, text)
         _check_number(parts, parsed)
         store = _change(target_path(for_project), lambda it: keys.assign(it.config, parts, parsed))
     value_text = HIDDEN if is_secret else as_text(shown(parts[-1], parsed))
-    say(f"{format_key(parts)} = {value_text}, in {_file_of(parts, store.path)}")
+    terminal.say(f"{format_key(parts)} = {value_text}, in {_file_of(parts, store.path)}")
     settings = read_settings()
     if not settings.problems:
         _tell_what_counts(parts, store, settings)
@@ -189,12 +169,12 @@ def unset(
     """Take away one value, or a whole entry such as llm.providers.main with its key."""
     parts = _parse_key(key)
     if keys.is_known(parts) and keys.is_table(parts) and len(parts) < _ENTRY_DEPTH:
-        raise Misuse(f"{key} holds many values; name one of them, or an entry in it")
+        raise terminal.Misuse(f"{key} holds many values; name one of them, or an entry in it")
     store = _change(target_path(for_project), lambda it: _remove(it, parts))
-    say(f"{format_key(parts)} is gone from {_file_of(parts, store.path)}")
+    terminal.say(f"{format_key(parts)} is gone from {_file_of(parts, store.path)}")
     llm = store.config.llm
     if parts == ("llm", "providers", llm.default_provider):
-        note("llm.default_provider still names it: rath config unset llm.default_provider")
+        terminal.note("llm.default_provider still names it: rath config unset llm.default_provider")
 
 
 def _unknown_key(parts: Sequence[str], *others: str) -> str:
@@ -205,7 +185,7 @@ def _unknown_key(parts: Sequence[str], *others: str) -> str:
 
 
 def _parse_key(key: str) -> tuple[str, ...]:
-    with misuse_on(ValueError):
+    with terminal.misuse_on(ValueError):
         return keys.parse_key(key)
 
 
@@ -213,19 +193,19 @@ def _read_value(key: str, value: str | None, *, is_secret: bool) -> str:
     """Return the value to set, read from where it was pointed to."""
     if value is not None and value != "-":
         if is_secret:
-            warn(
+            terminal.warn(
                 "what is typed here stays in the shell's history; next time: "
                 f"rath config set {key} -"
             )
         return value
     if is_secret:
-        text = ask_secret(f"{key} (hidden)")
+        text = terminal.ask_secret(f"{key} (hidden)")
     elif value == "-":
         text = sys.stdin.read().strip()
     else:
-        raise Misuse(f"no value for {key}; to take it away: rath config unset {key}")
+        raise terminal.Misuse(f"no value for {key}; to take it away: rath config unset {key}")
     if not text:
-        raise CommandError(f"nothing was given for {key}, so nothing is written")
+        raise terminal.CommandError(f"nothing was given for {key}, so nothing is written")
     return text
 
 
@@ -235,10 +215,10 @@ def _check(parts: Sequence[str], text: str) -> None:
         return
     problem = endpoint_problem(text) if parts[-1] == "base_url" else None
     if problem is not None:
-        raise Misuse(problem)
+        raise terminal.Misuse(problem)
     kinds = registered_kinds()
     if parts[-1] == "provider_kind" and text not in kinds:
-        raise Misuse(
+        raise terminal.Misuse(
             f"no provider kind {text!r}.{did_you_mean(text, kinds)} Known: {', '.join(kinds)}. For "
             "one that a program registers itself: --force"
         )
@@ -260,10 +240,10 @@ def _remove(store: ConfigStore, parts: Sequence[str]) -> None:
     if keys.remove(store.config, parts):
         return
     if not keys.is_known(parts):
-        raise Misuse(_unknown_key(parts))
+        raise terminal.Misuse(_unknown_key(parts))
     found = read_settings().at(format_key(parts))
     elsewhere = f"; it comes from: {found.origin}" if found else ""
-    raise CommandError(f"{format_key(parts)} is not set in {store.path}{elsewhere}")
+    raise terminal.CommandError(f"{format_key(parts)} is not set in {store.path}{elsewhere}")
 
 
 def _change(path: Path, change: Callable[[ConfigStore], None]) -> ConfigStore:
@@ -276,7 +256,7 @@ def _change(path: Path, change: Callable[[ConfigStore], None]) -> ConfigStore:
         except ConfigConflict:
             continue
         except ConfigError as exc:
-            raise CommandError(f"nothing is written: {exc}") from None
+            raise terminal.CommandError(f"nothing is written: {exc}") from None
         return store
 
 
@@ -299,7 +279,7 @@ def _tell_what_counts(parts: Sequence[str], store: ConfigStore, settings: Settin
     origins = [found.origin] if found else [each.origin for each in neighbours]
     others = [origin for origin in origins if origin.startswith("config ")]
     if others and own.isdisjoint(others):
-        note(f"it does not count in this directory, where {others[0][7:]} comes first")
+        terminal.note(f"it does not count in this directory, where {others[0][7:]} comes first")
 
 
 def _tell_what_lacks(parts: Sequence[str], store: ConfigStore, settings: Settings) -> None:
@@ -308,18 +288,20 @@ def _tell_what_lacks(parts: Sequence[str], store: ConfigStore, settings: Setting
     if parts == ("llm", "default_provider"):
         wanted = llm.default_provider or ""
         if not settings.under(format_key(("llm", "providers", wanted))):
-            note(f"no config has a provider {wanted!r} yet")
+            terminal.note(f"no config has a provider {wanted!r} yet")
     if len(parts) <= _ENTRY_DEPTH or parts[:2] != ("llm", "providers"):
         return
     name = parts[2]
     if parts[-1] == "base_url" and store.is_project_local and not llm.providers[name].api_key:
-        note(key_needed(name))
+        terminal.note(key_needed(name))
     if settings.at("llm.default_provider") is None:
-        note(f"no provider is the default yet: rath config set llm.default_provider {name}")
+        terminal.note(
+            f"no provider is the default yet: rath config set llm.default_provider {name}"
+        )
 
 
 def trust(
-    is_agreed: IsAgreed = False,
+    is_agreed: terminal.IsAgreed = False,
     is_revoked: Annotated[
         bool, typer.Option("--revoke", help="Trust the config of this directory no longer.")
     ] = False,
@@ -333,52 +315,53 @@ def trust(
     They are shown first. A changed entry asks anew.
     """
     if is_agreed and is_revoked:
-        raise Misuse("--revoke asks nothing, so it goes without --yes")
+        raise terminal.Misuse("--revoke asks nothing, so it goes without --yes")
     store = ConfigStore.load(config_layer_paths()[0])
-    revoked = revoke_trust(project_of(store)) if is_revoked else ()
-    entries, waiting = guarded_entries(store), untrusted_entries([store])
+    revoked = trusts.revoke_trust(trusts.project_of(store)) if is_revoked else ()
+    entries, waiting = trusts.guarded_entries(store), trusts.untrusted_entries([store])
     if as_json:
         # What is trusted is what was read, also where the file has been changed meanwhile.
-        trust_entries(waiting if is_agreed else ())
+        trusts.trust_entries(waiting if is_agreed else ())
         guarded = [_guarded_json(entry) for entry in entries]
-        say_json({"file": store.path, "trust": trust_of(store.path), "entries": guarded})
+        terminal.say_json({"file": store.path, "trust": trust_of(store.path), "entries": guarded})
     elif is_revoked:
         count = count_of(len(revoked), "setting")
-        say(f"{count} trusted no longer" if revoked else f"{store.path} was not trusted")
-    elif not belongs_to_project(store):
-        note(f"{store.path} is your own config, so it needs no trust")
+        terminal.say(f"{count} trusted no longer" if revoked else f"{store.path} was not trusted")
+    elif not trusts.belongs_to_project(store):
+        terminal.note(f"{store.path} is your own config, so it needs no trust")
     elif not entries:
-        note(f"{store.path} names nothing that acts, so it needs no trust")
+        terminal.note(f"{store.path} names nothing that acts, so it needs no trust")
     else:
-        say(f"{visible(str(store.path), but='')}, the config of a project")
+        terminal.say(f"{terminal.visible(str(store.path), but='')}, the config of a project")
         for entry in entries:
             for text in _entry_lines(store, entry):
-                say(visible(text, but=""))
+                terminal.say(terminal.visible(text, but=""))
         _trust(store, waiting, is_agreed=is_agreed)
 
 
-def _trust(store: ConfigStore, waiting: Sequence[GuardedEntry], *, is_agreed: bool) -> None:
+def _trust(store: ConfigStore, waiting: Sequence[trusts.GuardedEntry], *, is_agreed: bool) -> None:
     if not waiting:
-        note("you have trusted all of it before")
+        terminal.note("you have trusted all of it before")
         return
     count = count_of(len(waiting), "setting")
-    if not is_agreed and not ask_yes_no(f"Trust {count}?"):
-        raise CommandError(f"{store.path} is not trusted; nothing is changed")
-    trust_entries(waiting)
-    say(f"{count} trusted")
+    if not is_agreed and not terminal.ask_yes_no(f"Trust {count}?"):
+        raise terminal.CommandError(f"{store.path} is not trusted; nothing is changed")
+    trusts.trust_entries(waiting)
+    terminal.say(f"{count} trusted")
 
 
-def _note_untrusted(entries: Sequence[GuardedEntry]) -> None:
+def _note_untrusted(entries: Sequence[trusts.GuardedEntry]) -> None:
     """Tell what is not used, and what to do about it."""
     for entry in entries:
         is_new = entry.state() == "not trusted"
         state = "is not trusted" if is_new else "has changed since you trusted it"
-        note(f"{entry.name} of {visible(str(entry.file), but='')} {state}, so it is not used")
+        file = terminal.visible(str(entry.file), but="")
+        terminal.note(f"{entry.name} of {file} {state}, so it is not used")
     if entries:
-        note("to look at it and allow it: rath config trust")
+        terminal.note("to look at it and allow it: rath config trust")
 
 
-def _guarded_json(entry: GuardedEntry) -> dict[str, Any]:
+def _guarded_json(entry: trusts.GuardedEntry) -> dict[str, Any]:
     """Return an entry for programs; its secrets are hidden."""
     return {
         "key": entry.name,
@@ -389,7 +372,7 @@ def _guarded_json(entry: GuardedEntry) -> dict[str, Any]:
     }
 
 
-def _entry_lines(store: ConfigStore, entry: GuardedEntry) -> Iterator[str]:
+def _entry_lines(store: ConfigStore, entry: trusts.GuardedEntry) -> Iterator[str]:
     """Yield all that an entry does; what was hidden could not be judged."""
     state = entry.state()
     if entry.key[0] == "mcp":

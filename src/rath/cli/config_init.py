@@ -71,7 +71,7 @@ def init(
     wanted = _InitOptions(kind, model, base_url)
     if is_yes:
         store = ConfigStore(target_path(for_project))
-        known = None if force else _known_already(store, name, for_project)
+        known = None if force else _existing_provider(store, name, for_project)
         if known is not None:
             say(f"Nothing is changed: {known}. To replace it: --force")
             return
@@ -97,7 +97,7 @@ class _InitOptions:
     base_url: str | None
 
 
-def _known_already(store: ConfigStore, name: str, for_project: bool | None) -> str | None:
+def _existing_provider(store: ConfigStore, name: str, for_project: bool | None) -> str | None:
     """Return what is there and stays, or None where something may be written."""
     llm = store.config.llm
     for known in (name, llm.default_provider):

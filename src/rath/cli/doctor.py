@@ -26,8 +26,7 @@ CHECKS: tuple[Callable[[], Iterable[CheckFinding]], ...] = (
     check_models,
     machine.check_installation,
     machine.check_extras,
-    machine.check_sandboxes,
-    machine.check_memories,
+    machine.check_planes,
     machine.check_stores,
     machine.check_disk,
 )

@@ -15,10 +15,13 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata, version
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import rath
-from rath import backend, memory
+from rath._core.registry import EntryDescription
 from rath._core.retention import in_trash
+from rath.backend import Capabilities
+from rath.backend import registry as backends
 from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection
@@ -28,6 +31,7 @@ from rath.cli.doctor_models import usable_configs
 from rath.cli.render import CheckFinding, Level, count_of
 from rath.config.paths import resolve_config_dir
 from rath.errors import ConfigError, RathError
+from rath.memory import registry as memories
 from rath.memory.persistence.paths import local_memory_root
 from rath.session.persistence.store import FileStore, default_store
 
@@ -210,59 +214,45 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, found[1].split("."))) if found else ()
 
 
-def check_sandboxes() -> Iterator[CheckFinding]:
-    """Yield which sandbox backends can be used here."""
-    entries = [
-        each for store in usable_configs() for each in store.config.backend.providers.values()
-    ]
-    chosen = {entry.backend_kind for entry in entries}
-    yield from _check_plane("Sandboxes", backend.list_names(), _sandbox, chosen)
-
-
-def check_memories() -> Iterator[CheckFinding]:
-    """Yield which memory backends can be used here."""
-    entries = [
-        each for store in usable_configs() for each in store.config.memory.providers.values()
-    ]
-    chosen = {entry.backend_kind for entry in entries}
-    yield from _check_plane("Memories", memory.list_names(), _memory, chosen)
-
-
-def _check_plane(
-    group: str, names: list[str], describe: Callable[[str], tuple[bool, str]], chosen: set[str]
-) -> Iterator[CheckFinding]:
-    for name in [*names, *sorted(chosen.difference(names))]:
-        # What a config names must be there; what only might be used need not.
-        missing: Level = "problem" if name in chosen else "note"
-        try:
-            is_usable, text = describe(name)
-        except Exception as exc:  # noqa: BLE001  # plug-ins raise anything; it is told here
-            level: Level = "problem" if name in chosen else "warning"
-            kind = "" if isinstance(exc, RathError) else f"{type(exc).__name__}: "
-            yield CheckFinding(group, name, level, f"{kind}{exc}")
-            continue
-        yield CheckFinding(group, name, "ok" if is_usable else missing, text)
-
-
-def _sandbox(name: str) -> tuple[bool, str]:
-    """Return whether a backend can be used, and how, or why not and what to do about it."""
-    cls = backend.get_class(name)
-    reason = cls.unavailable_reason()
-    if reason is not None:
-        return False, reason
-    text = f"usable, isolation: {cls.capabilities().isolation.value}"
+def _sandbox_text(found: EntryDescription) -> str:
+    """Return how a backend that works here isolates, and what limits or serves it."""
+    assert isinstance(found.capabilities, Capabilities)
+    text = f"usable, isolation: {found.capabilities.isolation.value}"
+    cls = backends.get_class(found.name)
     if issubclass(cls, BubblewrapBackend):
         text += f", limits by {cls.limits_by()}"
     if issubclass(cls, OpenSandboxBackend):
         server = find_connection()
         text += f", server {server.domain.rpartition('@')[2]} ({server.origin}; not asked)"
-    return True, text
+    return text
 
 
-def _memory(name: str) -> tuple[bool, str]:
-    if memory.get_class(name).is_available():
-        return True, "usable"
-    return False, "says that it cannot work here: is_available() is False"
+_PLANES: tuple[tuple[str, str, Any, Callable[[EntryDescription], str]], ...] = (
+    ("Sandboxes", "backend", backends, _sandbox_text),
+    ("Memories", "memory", memories, lambda _: "usable"),
+)
+"""Group of findings, section of the config, registry, and the text of a driver that works here."""
+
+
+def check_planes() -> Iterator[CheckFinding]:
+    """Yield which drivers of sandboxes and of memories can be used here."""
+    configs = [store.config for store in usable_configs()]
+    for group, section, plane, text_of in _PLANES:
+        tables = [getattr(config, section).providers for config in configs]
+        chosen = {entry.backend_kind for table in tables for entry in table.values()}
+        names = plane.list_names()
+        for name in [*names, *sorted(chosen.difference(names))]:
+            # What a config names must be there; what only might be used need not.
+            is_chosen = name in chosen
+            level: Level = "problem" if is_chosen else "note"
+            try:
+                found: EntryDescription = plane.describe(name)
+                level = level if found.problem else "ok"
+                text = found.problem or text_of(found)
+            except Exception as exc:  # noqa: BLE001  # plug-ins raise anything; it is told here
+                kind = "" if isinstance(exc, RathError) else f"{type(exc).__name__}: "
+                level, text = "problem" if is_chosen else "warning", f"{kind}{exc}"
+            yield CheckFinding(group, name, level, text)
 
 
 def check_stores() -> Iterator[CheckFinding]:

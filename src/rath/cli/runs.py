@@ -199,21 +199,19 @@ def replay_session(
     if at is None and (prompt is not None or provider is not None):
         raise Misuse("--prompt and --provider say how to go on live, so they need --at ROW")
     with load_sessions(session, store=store) as (found,):
-        with misuse_on(KeyError, ValueError):
-            if at is None:
-                lineage = lineage_of(found)
-                needed = [find_missing(lineage, name) for name in _NEEDS_OF_REPLAY]
-                require_evidence([each for missing in needed for each in missing])
-                replayed, result = (
-                    found.replay(),
-                    "replayed: rows, record and requests are the same",
-                )
-            else:
+        if at is None:
+            lineage = lineage_of(found)
+            needed = [find_missing(lineage, name) for name in _NEEDS_OF_REPLAY]
+            require_evidence([each for missing in needed for each in missing])
+            replayed, result = found.replay(), "replayed: rows, record and requests are the same"
+        else:
+            with misuse_on(KeyError, ValueError):
                 instead = None if provider is None else Provider.from_config(provider)
-                replayed = found.replay(at=at, prompt=prompt, provider=instead).synchronize()
-                with use_store(store) as opened:
-                    replayed.save(store=opened)
-                result = f"went on from row {at}"
+                branch = found.replay(at=at, prompt=prompt, provider=instead)
+            replayed = branch.synchronize()
+            with use_store(store) as opened:
+                replayed.save(store=opened)
+            result = f"went on from row {at}"
         n_rows = len(replayed.chunk_table)
         if as_json:
             facts = {"session": replayed.id, "of": found.id, "n_rows": n_rows}

@@ -56,6 +56,9 @@ _TABLES = {
 }  # fmt: skip
 """For each section the table that holds its named entries."""
 
+_ENTRY_DEPTH = 3
+"""Parts of the key of a named entry, as in `llm.providers.main`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlace:
@@ -183,8 +186,7 @@ def read_settings() -> Settings:
             stores.append(ConfigStore.load(path))
         except (ConfigError, ManifestVersionError) as exc:
             problems.append(str(exc))
-    names = [name for name in _names(stores, ()) if name != "version"]
-    values = [setting for name in names for setting in _section(name, stores)]
+    values = list(_values((), stores))
     # What a broken config would have said of an account is not known.
     accounts = [] if problems else list(_accounts(stores))
     values = _with_neighbours(values, accounts)
@@ -197,16 +199,17 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _section(name: str, stores: Sequence[ConfigStore]) -> Iterator[Setting]:
-    if name not in _TABLES:
-        yield from _first((name,), stores)
-        return
-    for field in _names(stores, (name,)):
-        if field != _TABLES[name]:
-            yield from _first((name, field), stores)
-            continue
-        for entry in _names(stores, (name, field)):
-            yield from _entry((name, field, entry), stores)
+def _values(place: tuple[str, ...], stores: Sequence[ConfigStore]) -> Iterator[Setting]:
+    """Give all values at a place; a section and its table of entries hold places of their own."""
+    table = _TABLES.get(place[0]) if place else None
+    if table is not None and len(place) == _ENTRY_DEPTH:
+        yield from _entry(place, stores)
+    elif not place or (table is not None and place[1:] in ((), (table,))):
+        for name in _names(stores, place):
+            if (*place, name) != ("version",):
+                yield from _values((*place, name), stores)
+    else:
+        yield from _first(place, stores)
 
 
 def _entry(place: tuple[str, ...], stores: Sequence[ConfigStore]) -> Iterator[Setting]:

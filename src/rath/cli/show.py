@@ -9,24 +9,11 @@ import typer
 from rich.text import Text
 
 from rath._core.text import short_id
+from rath.cli import render
 from rath.cli.decisions import reply_commands, waiting_calls, waiting_text
-from rath.cli.render import (
-    STATE_STYLES,
-    count_of,
-    cut,
-    line,
-    moment,
-    money,
-    one_line,
-    room,
-    say_lines,
-    say_table,
-    size,
-    span,
-)
 from rath.cli.stores import SessionText, StoreUrl, locate, use_store
 from rath.cli.terminal import AsJson, Damaged, Exit, say_json, say_part
-from rath.session import Session, events
+from rath.session import Session, events, record
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, RowId, readable_json
 from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
@@ -36,18 +23,6 @@ from rath.session.log.index.database import OUTCOME_STATES
 from rath.session.log.store import SessionStore
 from rath.session.outcome import Completed, Outcome, OutputMissing
 from rath.session.questions.encode import entry_to_jsonable, outcome_to_jsonable
-from rath.session.record import (
-    Change,
-    Decision,
-    Entry,
-    Interrupt,
-    ModelCall,
-    Operation,
-    RecordEntry,
-    Summary,
-    ToolRun,
-    Verdict,
-)
 from rath.session.run.stored_programs import waiting_sessions
 
 _MAX_PATHS = 3
@@ -78,15 +53,16 @@ def show(
             say_json(_jsonable(loaded, state, waiting))
         else:
             _say_head(loaded, state)
-            say_lines(_row_lines(loaded, is_full=is_full))
+            render.say_lines(_row_lines(loaded, is_full=is_full))
             _say_rest(loaded)
             for each in waiting:
                 for call in each.open_calls:
                     if call.waits:
-                        _say_marked("?", "magenta", one_line(waiting_text(call)))
+                        _say_marked("?", "magenta", render.one_line(waiting_text(call)))
                         commands = reply_commands(each, call)
-                        say_lines(
-                            line((f"      {each}", "dim"), is_whole=True) for each in commands
+                        render.say_lines(
+                            render.line((f"      {each}", "dim"), is_whole=True)
+                            for each in commands
                         )
     if loaded.problem is not None:
         raise Damaged(
@@ -113,7 +89,7 @@ def tail(
         ident, place = locate(session, store)
         loaded = load(place, ident, recover=True)
         follower = _Follower(loaded)
-        say_lines(follower.last_rows(n_rows))
+        render.say_lines(follower.last_rows(n_rows))
         if loaded.problem is not None:
             raise Damaged(str(loaded.problem))
         if is_followed:
@@ -127,7 +103,9 @@ def tail(
                 follower.end_text()
             loaded = load(place, ident, recover=True)
         state = _state_of(loaded, place)
-        say_lines([line(("state  ", "dim"), (state, STATE_STYLES.get(state, "")))])
+        render.say_lines(
+            [render.line(("state  ", "dim"), (state, render.STATE_STYLES.get(state, "")))]
+        )
         if loaded.problem is not None:
             raise Damaged(str(loaded.problem))
 
@@ -146,13 +124,13 @@ def _state_of(loaded: Loaded, store: SessionStore) -> str:
     return "needs_decision" if unfinished.unknown_calls else "cut_off"
 
 
-def _operation(loaded: Loaded) -> Operation | None:
-    own = (entry for entry in loaded.session.record if isinstance(entry, Operation))
+def _operation(loaded: Loaded) -> record.Operation | None:
+    own = (entry for entry in loaded.session.record if isinstance(entry, record.Operation))
     return next((entry for entry in own if entry.session == loaded.session.id), None)
 
 
 def _say_head(loaded: Loaded, state: str) -> None:
-    session, operation, record = loaded.session, _operation(loaded), loaded.session.record
+    session, operation = loaded.session, _operation(loaded)
     more = "" if loaded.unfinished is not None else outcome_text(session.outcome)
     parents = " and ".join(map(short_id, session.parent_session_ids))
     place = ""
@@ -160,74 +138,78 @@ def _say_head(loaded: Loaded, state: str) -> None:
         inside = "" if operation.place.run is None else f" in run {short_id(operation.place.run)}"
         place = f"{operation.place.path}#{operation.place.ordinal}{inside}"
     begin = loaded.header.created_at
-    time = moment(begin)
-    if record:
-        end = max(begin, *(entry.at for entry in record))
-        time += f" to {moment(end)}, {span((end - begin).total_seconds() * 1000)}"
+    time = render.moment(begin)
+    if session.record:
+        end = max(begin, *(entry.at for entry in session.record))
+        time += f" to {render.moment(end)}, {render.span((end - begin).total_seconds() * 1000)}"
     facts = {
         "session": Text(str(session.id), "bold"),
-        "state": line((": ".join(filter(None, (state, more))), STATE_STYLES.get(state, ""))),
-        "made by": line(session.lineage_operator + (f" from {parents}" if parents else "")),
-        "place": line(place),
-        "time": line(time),
-        "backend": line(session.sandbox_backend or ""),
-        "took": line(", ".join(_took(loaded))),
-        "log": line((f"{loaded.where}, {size(loaded.size)}", "dim")),
+        "state": render.line(
+            (": ".join(filter(None, (state, more))), render.STATE_STYLES.get(state, ""))
+        ),
+        "made by": render.line(session.lineage_operator + (f" from {parents}" if parents else "")),
+        "place": render.line(place),
+        "time": render.line(time),
+        "backend": render.line(session.sandbox_backend or ""),
+        "took": render.line(", ".join(_took(loaded))),
+        "log": render.line((f"{loaded.where}, {render.size(loaded.size)}", "dim")),
     }
     for label, text in facts.items():
         if text:
             # What is copied from here stays in one piece.
             is_folded = label not in ("session", "log")
-            say_table([[f"{label:<7}", text]], ["dim", ""], is_folded=is_folded)
+            render.say_table([[f"{label:<7}", text]], ["dim", ""], is_folded=is_folded)
 
 
 def _took(loaded: Loaded) -> Iterator[str]:
-    record, usage = loaded.session.record, loaded.session.cumulative_usage
-    n_calls = sum(isinstance(entry, ModelCall) for entry in record)
-    n_runs = sum(isinstance(entry, ToolRun) for entry in record)
+    entries, usage = loaded.session.record, loaded.session.cumulative_usage
+    n_calls = sum(isinstance(entry, record.ModelCall) for entry in entries)
+    n_runs = sum(isinstance(entry, record.ToolRun) for entry in entries)
     if n_calls or n_runs:
-        yield count_of(n_calls, "model call")
-        yield count_of(n_runs, "tool call")
+        yield render.count_of(n_calls, "model call")
+        yield render.count_of(n_runs, "tool call")
     if usage is not None:
-        yield count_of(usage.total_tokens, "token")
+        yield render.count_of(usage.total_tokens, "token")
     if n_calls:
-        cost = Body(loaded.session.chunk_table, record, given=loaded.header.given).cost()
-        yield money(cost.usd) + ("" if cost.is_complete else " and what is not known")
+        cost = Body(loaded.session.chunk_table, entries, given=loaded.header.given).cost()
+        yield render.money(cost.usd) + ("" if cost.is_complete else " and what is not known")
 
 
 def _row_lines(loaded: Loaded, *, is_full: bool) -> Iterator[Text]:
     entry_of = makers(loaded.session.record)
     for index, row in enumerate(loaded.session.chunk_table):
         if is_full:
-            yield line((f"{index:>3} {row.kind_name}", _KIND_STYLES.get(row.kind_name, "")))
+            yield render.line((f"{index:>3} {row.kind_name}", _KIND_STYLES.get(row.kind_name, "")))
             text: Any = row.payload.get("content")
             texts = str(text).splitlines() if text else []
             texts += [
                 f"→ {call.name}({call.arguments})" for call in getattr(row.content, "calls", ())
             ]
-            yield from (line(f"    {each}", is_whole=True) for each in texts or [row_text(row)])
+            yield from (
+                render.line(f"    {each}", is_whole=True) for each in texts or [row_text(row)]
+            )
         else:
             yield _row_line(index, row)
         entry = None if row.id is None else entry_of.get(row.id)
         if entry is not None:
-            yield line((f"{_INDENT}{entry_text(entry)}", "dim"))
+            yield render.line((f"{_INDENT}{entry_text(entry)}", "dim"))
 
 
 def _row_line(index: int, row: ChunkRow) -> Text:
-    text = line(row_text(row))
-    if room() is None:
-        cut(text, _PIPE_CHARS)
+    text = render.line(row_text(row))
+    if render.room() is None:
+        render.cut(text, _PIPE_CHARS)
     style = _KIND_STYLES.get(row.kind_name, "")
-    return line((f"{index:>3} {row.kind_name:<11} ", style)).append_text(text)
+    return render.line((f"{index:>3} {row.kind_name:<11} ", style)).append_text(text)
 
 
 def _say_rest(loaded: Loaded) -> None:
     """Show what belongs to no row: checks, decisions, failed calls, what is open."""
     for entry in loaded.session.record:
-        has_row = isinstance(entry, ModelCall | ToolRun) and entry.rows
-        if not has_row and not isinstance(entry, Operation):
-            named = f"{entry.tool}: " if isinstance(entry, ToolRun) else ""
-            say_lines([line(("    · ", "dim"), named + entry_text(entry))])
+        has_row = isinstance(entry, record.ModelCall | record.ToolRun) and entry.rows
+        if not has_row and not isinstance(entry, record.Operation):
+            named = f"{entry.tool}: " if isinstance(entry, record.ToolRun) else ""
+            render.say_lines([render.line(("    · ", "dim"), named + entry_text(entry))])
     if loaded.unfinished is None:
         return
     for intent in loaded.unfinished.intents:
@@ -235,17 +217,19 @@ def _say_rest(loaded: Loaded) -> None:
         _say_marked("?", "magenta", f"{intent.call_id}: {text}")
     for result in loaded.unfinished.results:
         text = f"{result.run.tool}: {entry_text(result.run)}, and its round is not done"
-        say_lines([line(("    … ", "dim"), text)])
+        render.say_lines([render.line(("    … ", "dim"), text)])
     if loaded.unfinished.partial_text:
-        say_lines([line(("    … ", "cyan"), one_line(loaded.unfinished.partial_text))])
+        render.say_lines(
+            [render.line(("    … ", "cyan"), render.one_line(loaded.unfinished.partial_text))]
+        )
     failure = loaded.unfinished.failure
     if failure is not None and failure.how == "failed":
-        _say_marked("!", "red", one_line(failure.error))
+        _say_marked("!", "red", render.one_line(failure.error))
 
 
 def _say_marked(mark: str, style: str, text: str) -> None:
     """Show a text that is too important to be cut off."""
-    say_table([[f"    {mark}", text]], [style, ""], is_folded=True, gap=1)
+    render.say_table([[f"    {mark}", text]], [style, ""], is_folded=True, gap=1)
 
 
 def _jsonable(loaded: Loaded, state: str, waiting: Sequence[Session]) -> dict[str, Any]:
@@ -308,7 +292,7 @@ class _Follower:
         for index, row in enumerate(self._table.since(start), start=start):
             yield _row_line(index, row)
         if self._streamed:
-            yield line(_INDENT, (one_line(self._streamed), "cyan"))
+            yield render.line(_INDENT, (render.one_line(self._streamed), "cyan"))
 
     def show(self, event: events.Event) -> None:
         """Show a new event."""
@@ -317,7 +301,7 @@ class _Follower:
             self._is_in_text = True
         else:
             self.end_text()
-            say_lines(self._lines(event))
+            render.say_lines(self._lines(event))
 
     def end_text(self) -> None:
         """End the line that streamed words stand on."""
@@ -330,24 +314,26 @@ class _Follower:
             case events.Row(index, row):
                 self._n_rows = index + 1
                 yield _row_line(index, row)
-            case RecordEntry():
-                style = "dim" if isinstance(event, ModelCall | ToolRun) else ""
-                yield line(_INDENT, (entry_text(event), style))
+            case record.RecordEntry():
+                style = "dim" if isinstance(event, record.ModelCall | record.ToolRun) else ""
+                yield render.line(_INDENT, (entry_text(event), style))
             case events.Intent():
-                yield line((f"{_INDENT}→ ", "yellow"), (f"{event.tool} …", "dim"))
+                yield render.line((f"{_INDENT}→ ", "yellow"), (f"{event.tool} …", "dim"))
             case events.PendingResult():
                 self._results[event.run.id] = event
                 text = f"{event.run.tool}: {entry_text(event.run)}"
-                yield line((f"{_INDENT}← ", "yellow"), (text, "dim"))
+                yield render.line((f"{_INDENT}← ", "yellow"), (text, "dim"))
             case events.RoundEnd(_, ids):
                 for result in [self._results.pop(each, None) for each in ids]:
                     if result is not None and result.shown is not None:
                         yield _row_line(self._n_rows, result.shown)
                         self._n_rows += 1
             case events.Failed(how, error):
-                yield line((f"{_INDENT}! {how}: {one_line(error)}", "red"), is_whole=True)
+                yield render.line(
+                    (f"{_INDENT}! {how}: {render.one_line(error)}", "red"), is_whole=True
+                )
             case events.Reopened():
-                yield line((f"{_INDENT}the run goes on", "dim"))
+                yield render.line((f"{_INDENT}the run goes on", "dim"))
             case (
                 events.Header()
                 | events.AgentRows()
@@ -367,49 +353,53 @@ def row_text(row: ChunkRow) -> str:
     """Return a row on one line: its text, and the calls that it asks for."""
     match row.content:
         case SystemText(text):
-            return one_line(text)
+            return render.one_line(text)
         case UserText() as content:
-            return one_line(content.described)
+            return render.one_line(content.described)
         case AssistantTurn(text, calls):
-            wanted = [f"→ {call.name}({one_line(readable_json(call.arguments))})" for call in calls]
-            return "  ".join(filter(None, (one_line(text or ""), *wanted)))
+            wanted = [
+                f"→ {call.name}({render.one_line(readable_json(call.arguments))})" for call in calls
+            ]
+            return "  ".join(filter(None, (render.one_line(text or ""), *wanted)))
         case ToolFeedback(_, name, body, images):
             labels = [image.label for image in images]
-            return " ".join([f"{name}:", *labels, one_line(readable_json(body))])
+            return " ".join([f"{name}:", *labels, render.one_line(readable_json(body))])
         case Opaque(payload):
-            return one_line(str(dict(payload)))
+            return render.one_line(str(dict(payload)))
         case _:
             assert_never(row.content)
 
 
-def entry_text(entry: Entry) -> str:
+def entry_text(entry: record.Entry) -> str:
     """Return an entry of the record on one line; what was usual is left out."""
     match entry:
-        case Operation():
+        case record.Operation():
             place = f" at {entry.place.path}#{entry.place.ordinal}" if entry.place.path else ""
             return f"{entry.kind}{place}"
-        case ModelCall():
+        case record.ModelCall():
             return ", ".join(_of_call(entry))
-        case ToolRun():
+        case record.ToolRun():
             return ", ".join(_of_run(entry))
-        case Summary():
-            return f"summary of {count_of(len(entry.replaced), 'row')}"
-        case Verdict():
+        case record.Summary():
+            return f"summary of {render.count_of(len(entry.replaced), 'row')}"
+        case record.Verdict():
             score = "" if entry.score is None else f", score {entry.score:g}"
             return f"check {entry.name}: {'passed' if entry.passed else 'failed'}{score}"
-        case Interrupt():
+        case record.Interrupt():
             calls = f" on {', '.join(entry.calls)}" if entry.calls else ""
             inside = "" if entry.child is None else f", inside it session {entry.child}"
-            question = "" if entry.question is None else f": {one_line(entry.question)}"
+            question = "" if entry.question is None else f": {render.one_line(entry.question)}"
             return f"waits for {entry.reason}{calls}{inside}{question}"
-        case Decision():
+        case record.Decision():
             call = "" if entry.call_id is None else f" {entry.call_id}"
-            text = "" if entry.text is None else f": {one_line(entry.text)}"
-            edited = "" if entry.edited is None else f", with {one_line(str(dict(entry.edited)))}"
-            return f"{entry.by} decided: {one_line(entry.choice)}{call}{edited}{text}"
-        case Change():
-            call = "" if entry.call_id is None else f" of {one_line(entry.call_id)}"
-            return f"hook {one_line(entry.hook)} changed the {entry.what}{call}"
+            text = "" if entry.text is None else f": {render.one_line(entry.text)}"
+            edited = (
+                "" if entry.edited is None else f", with {render.one_line(str(dict(entry.edited)))}"
+            )
+            return f"{entry.by} decided: {render.one_line(entry.choice)}{call}{edited}{text}"
+        case record.Change():
+            call = "" if entry.call_id is None else f" of {render.one_line(entry.call_id)}"
+            return f"hook {render.one_line(entry.hook)} changed the {entry.what}{call}"
         case _:
             assert_never(entry)
 
@@ -418,25 +408,25 @@ def outcome_text(outcome: Outcome) -> str:
     """Return how a run ended, with what belongs to it."""
     if isinstance(outcome, Completed):
         problem = outcome.output.problem if isinstance(outcome.output, OutputMissing) else ""
-        return f"completed without its typed answer: {one_line(problem)}" if problem else ""
+        return f"completed without its typed answer: {render.one_line(problem)}" if problem else ""
     calls: Iterable[str] = getattr(outcome, "calls", ())
     question: str = getattr(outcome, "question", "")
-    return one_line(" ".join((*calls, question)))
+    return render.one_line(" ".join((*calls, question)))
 
 
-def _of_call(call: ModelCall) -> Iterator[str]:
+def _of_call(call: record.ModelCall) -> Iterator[str]:
     evidence = call.evidence
     yield evidence.served_model or evidence.requested_model or evidence.provider_kind
     if call.purpose != "turn":
         yield call.purpose
     if call.status != "done":
-        yield f"{call.status}: {one_line(evidence.error or '')}".removesuffix(": ")
+        yield f"{call.status}: {render.one_line(evidence.error or '')}".removesuffix(": ")
     if evidence.usage is not None:
         yield f"{evidence.usage.prompt_tokens:,} + {evidence.usage.completion_tokens:,} tokens"
     if evidence.cost is not None:
-        yield money(evidence.cost.usd)
+        yield render.money(evidence.cost.usd)
     if evidence.duration_ms:
-        yield span(evidence.duration_ms)
+        yield render.span(evidence.duration_ms)
     if len(evidence.attempts) > 1:
         yield f"{len(evidence.attempts)} tries"
     if evidence.fallback_from:
@@ -444,16 +434,16 @@ def _of_call(call: ModelCall) -> Iterator[str]:
     if evidence.finish_reason not in (None, "stop", "tool_calls"):
         yield f"ended by {evidence.finish_reason}"
     if call.seen is not None and call.seen.recalled:
-        yield f"saw {count_of(len(call.seen.recalled), 'note')}"
+        yield f"saw {render.count_of(len(call.seen.recalled), 'note')}"
 
 
-def _of_run(run: ToolRun) -> Iterator[str]:
+def _of_run(run: record.ToolRun) -> Iterator[str]:
     yield run.status if run.error_kind is None else f"{run.status} ({run.error_kind})"
     if run.exit_code is not None:
         yield f"exit status {run.exit_code}"
     if run.signal is not None:
         yield f"signal {run.signal}"
-    yield span(run.duration_ms)
+    yield render.span(run.duration_ms)
     if run.sandbox is not None:
         yield f"in {run.sandbox.backend} {run.sandbox.root or ''}".rstrip()
     if run.file_effects:
@@ -464,11 +454,11 @@ def _of_run(run: ToolRun) -> Iterator[str]:
         yield "shown in part"
 
 
-def makers(entries: Iterable[Entry]) -> dict[RowId | None, Entry]:
+def makers(entries: Iterable[record.Entry]) -> dict[RowId | None, record.Entry]:
     """Return the first entry that made each row, by row id."""
-    maker_of: dict[RowId | None, Entry] = {}
+    maker_of: dict[RowId | None, record.Entry] = {}
     for entry in entries:
-        if isinstance(entry, ModelCall | ToolRun | Summary):
+        if isinstance(entry, record.ModelCall | record.ToolRun | record.Summary):
             for row in entry.rows:
                 maker_of.setdefault(row, entry)
     return maker_of

@@ -185,7 +185,7 @@ def prune(
 
 def _prune_line(ident: UUID, known: SessionSummary | None) -> Text:
     if known is None:
-        return line((str(ident), "bold"))
+        return line((str(ident), "bold"), is_whole=True)
     about = one_line(known.title or known.operator)
     return line((f"{short_id(ident)}  ", "bold"), (f"{moment(known.updated_at)}  ", "dim"), about)
 

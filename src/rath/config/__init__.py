@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rath._core.lazy_imports import lazy_names
 from rath.config.paths import (
     CONFIG_FILENAME,
     OPENRATH_HOME_ENV,
@@ -47,6 +47,26 @@ if TYPE_CHECKING:
         trust_entries,
         untrusted_entries,
     )
+else:
+    # The schema, and pydantic with it, is loaded when a config is really used.
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "layers": (
+                "Found", "config_layers", "find_backend_provider", "find_llm_provider",
+                "find_mcp_server", "find_memory_provider", "llm_default",
+            ),
+            "schema": (
+                "SCHEMA_VERSION", "LLMConfig", "LLMProviderConfig", "MCPConfig", "MCPOAuthConfig",
+                "MCPServerConfig", "MemoryConfig", "MemoryProviderConfig", "RathConfig",
+            ),
+            "store": ("ConfigError", "ConfigStore", "default_store"),
+            "trust": (
+                "GuardedEntry", "check_trusted", "guarded_entries", "guarded_entry", "project_of",
+                "revoke_trust", "trust_entries", "untrusted_entries",
+            ),
+        },
+    )  # fmt: skip
 
 __all__ = [
     "CONFIG_FILENAME",
@@ -84,24 +104,3 @@ __all__ = [
     "trust_entries",
     "untrusted_entries",
 ]
-
-_MODULES = {
-    **dict.fromkeys(("ConfigError", "ConfigStore", "default_store"), "store"),
-    **dict.fromkeys(
-        ("Found", "config_layers", "find_backend_provider", "find_llm_provider",
-         "find_mcp_server", "find_memory_provider", "llm_default"),
-        "layers",
-    ),
-    **dict.fromkeys(
-        ("GuardedEntry", "check_trusted", "guarded_entries", "guarded_entry", "project_of",
-         "revoke_trust", "trust_entries", "untrusted_entries"),
-        "trust",
-    ),
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Load the schema, and pydantic with it, when a config is really used (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module 'rath.config' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"rath.config.{_MODULES.get(name, 'schema')}"), name)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from rath._core.files import FileLock, atomic_write_json, make_private_directory
 from rath.errors import ConfigError
 
-__all__ = ["change_file", "read_file"]
+__all__ = ["change_file", "exclusive", "read_file"]
 
 VERSION = 1
 
@@ -41,6 +42,29 @@ def read_file(path: Path) -> dict[str, Any]:
     return table
 
 
+@contextmanager
+def exclusive(path: Path, lock_file: str) -> Generator[None]:
+    """Keep other processes from writing a file, or into a directory, meanwhile.
+
+    Args:
+        path: What is written.
+        lock_file: The name of the lock, beside the file or in the directory.
+
+    Raises:
+        ConfigError: Another process holds it.
+    """
+    lock = FileLock((path if path.is_dir() else path.parent) / lock_file)
+    if not lock.acquire(timeout=_LOCK_SECONDS):
+        raise ConfigError(
+            f"{path} is being written by another process for more than {_LOCK_SECONDS:g} s; "
+            "nothing is written. Try again when it has ended"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def change_file(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the JSON object in a file in place; no other process changes it meanwhile.
 
@@ -53,13 +77,7 @@ def change_file(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
         OSError: It cannot be written.
     """
     make_private_directory(path.parent)
-    lock = FileLock(path.with_name(f".{path.stem}.lock"))
-    if not lock.acquire(timeout=_LOCK_SECONDS):
-        raise ConfigError(
-            f"{path} is being written by another process for more than {_LOCK_SECONDS:g} s; "
-            "nothing is written. Try again when it has ended"
-        )
-    try:
+    with exclusive(path, f".{path.stem}.lock"):
         payload = read_file(path)
         before = json.dumps(payload)
         change(payload)
@@ -67,5 +85,3 @@ def change_file(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
             payload["version"] = VERSION
             # In ASCII: names of directories may be no Unicode.
             atomic_write_json(path, payload, ensure_ascii=True, mode=0o600)
-    finally:
-        lock.release()

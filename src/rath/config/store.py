@@ -6,14 +6,13 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from rath._core.files import FileLock, atomic_write_json, read_small_file
+from rath._core.files import atomic_write_json, read_small_file
 from rath._core.text import did_you_mean
 from rath.config.credentials import (
     CREDENTIALS_FILENAME,
@@ -30,6 +29,7 @@ from rath.config.paths import (
     resolve_config_path,
     working_directory,
 )
+from rath.config.records import exclusive
 from rath.config.schema import (
     SCHEMA_VERSION,
     BackendProviderConfig,
@@ -53,8 +53,6 @@ _Where = tuple[Path, Path | None, bool]
 _Stamp = tuple[tuple[int, int] | None, ...]
 
 _LOCK_FILENAME = ".config.lock"
-_LOCK_SECONDS = 10.0
-"""How long a save waits for another one; a guess, since a save takes milliseconds."""
 
 _MAX_BYTES = 16_000_000
 """Size of the largest file that is read as a config; a guess far above any real one."""
@@ -152,7 +150,7 @@ class ConfigStore:
         ensure_config_dir_gitignore(directory)
         if is_project_local(directory):
             ensure_project_gitignore_entry(directory.parent)
-        with _alone(directory):
+        with exclusive(directory, _LOCK_FILENAME):
             if self._stamps() != self._read_at:
                 raise ConfigConflict(
                     f"{self.path} was changed by somebody else since it was read; nothing is "
@@ -309,21 +307,6 @@ class ConfigStore:
 def default_store() -> ConfigStore:
     """Read the config of `resolve_config_path()` now; unlike `ConfigStore.load()`, never shared."""
     return ConfigStore()
-
-
-@contextmanager
-def _alone(directory: Path) -> Generator[None, None, None]:
-    """Keep other processes from writing to a config directory meanwhile."""
-    lock = FileLock(directory / _LOCK_FILENAME)
-    if not lock.acquire(timeout=_LOCK_SECONDS):
-        raise ConfigError(
-            f"{directory} is being written by another process for more than {_LOCK_SECONDS:g} s; "
-            "nothing is written. Try again when it has ended"
-        )
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _refuse_links_home(*files: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 from uuid import UUID
@@ -11,13 +10,10 @@ from uuid import UUID
 from rath._async.plane import Lease
 from rath.flow.agent_memory import (
     MemoryArg,
-    commit,
+    Remembering,
     commit_later,
-    forget,
     open_memory,
-    recall,
     recall_for_run,
-    remember,
 )
 from rath.flow.agent_param import AgentParam, check_provider, resolve_provider_arg
 from rath.flow.hooks import HookHandle, hooks_of, loop_hooks, register
@@ -25,7 +21,7 @@ from rath.flow.memory_inject import DefaultRecallInjection, MemoryInjectionPolic
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.workflow import Workflow, is_called
 from rath.llm import Provider, RathLLMStreamDelta
-from rath.memory import MemoryResult, MemoryStore
+from rath.memory import MemoryStore
 from rath.session import Session, run_session_loop
 from rath.session.hooks import (
     AfterAnswer,
@@ -39,7 +35,7 @@ from rath.session.run.run_log import Durability
 from rath.session.tooling import ApprovalRule, CallRequest, check_approval
 
 
-class Agent(Workflow):
+class Agent(Remembering, Workflow):
     """Answers a session: asks its model, runs the tools that the model calls, until it is done.
 
     A call returns at once with a pending session; reading that waits for the run.
@@ -100,7 +96,7 @@ class Agent(Workflow):
         chosen = resolve_provider_arg(provider, model=model)
         prompt = Session.from_agent_prompt(system_prompt)
         self._lease: Lease | None = None if memory is None else open_memory(memory)
-        self.agent = AgentParam(prompt, chosen, _held(self._lease))
+        self.agent = AgentParam(prompt, chosen, _store_of(self._lease))
         self.tools = list(tools or ())
         self.on_event = on_event
         self.memory_inject = memory_inject
@@ -114,11 +110,6 @@ class Agent(Workflow):
         # No attribute `output`: agents of 1.3 programs have one of their own.
         self._output_form = None if output is None else output_form(output)
         self.output_retries = output_retries
-
-    @property
-    def memory(self) -> MemoryStore | None:
-        """The agent's memory, None once it is closed."""
-        return self.agent.memory
 
     def forward(self, session: Session) -> Session:
         """Submit a run on `session`, which may be pending, and return its pending session."""
@@ -227,87 +218,6 @@ class Agent(Workflow):
             raise ValueError(f"when must be 'before' or 'after', not {when!r}")
         return register(self, "before_tool" if when == "before" else "after_tool", hook)
 
-    def remember_memory(
-        self,
-        content: str,
-        *,
-        scope: str = "user",
-        category: str = "preferences",
-        wait: bool = False,
-        ttl: timedelta | float | None = None,
-    ) -> MemoryResult:
-        """Write a note to the agent's memory; an identical note is stored once.
-
-        Args:
-            content: The note.
-            scope: "user", "agent", "session" or "resources".
-            category: Directory of the note within the scope.
-            wait: Wait until the store has indexed it too.
-            ttl: Seconds, or a timedelta, after which the note is forgotten; it is kept for ever
-                by default. Of a note that is written again the longer time counts.
-
-        Raises:
-            RuntimeError: The agent has no memory.
-            ValueError: `ttl` is not above 0, or beyond the year 9999.
-        """
-        store = self._require_memory()
-        return remember(store, content, scope=scope, category=category, wait=wait, ttl=ttl)
-
-    def forget_memory(
-        self,
-        uri: str | None = None,
-        *,
-        session: Session | UUID | str | None = None,
-        recursive: bool = False,
-    ) -> MemoryResult:
-        """Remove what the agent's memory holds, so that nothing of it is left in the store.
-
-        Give either `uri` or `session`. What is committed or written later is stored again: for a
-        session whose run goes on, wait for the run and its commit first.
-
-        Args:
-            uri: A note; or a directory, with `recursive`.
-            session: A session, or its id: its transcripts are erased, and the notes that come
-                from it alone. A note that has other sources only loses that one.
-            recursive: Whether a directory is removed with all that is below it.
-
-        Raises:
-            RuntimeError: The agent has no memory.
-            ValueError: Neither or both were given.
-            UnsupportedMemoryOp: The store cannot forget.
-        """
-        return forget(self._require_memory(), uri, session=session, recursive=recursive)
-
-    def recall_memory(
-        self, query: str, *, top_k: int = 4, target_uri: str | None = None
-    ) -> MemoryResult:
-        """Return the notes that are nearest to `query`, best first.
-
-        Args:
-            query: Words to look for.
-            top_k: Most notes to return.
-            target_uri: Part of the memory to search; all of it by default.
-
-        Raises:
-            RuntimeError: The agent has no memory.
-        """
-        return recall(self._require_memory(), query, top_k=top_k, target_uri=target_uri)
-
-    def commit_memory(self, session: Session, *, wait: bool = False) -> MemoryResult:
-        """Store what was said in `session` in the agent's memory.
-
-        A pending session is not waited for: the commit happens when its run has ended, and a
-        failure of it is logged.
-
-        Args:
-            session: Its tool results are left out.
-            wait: Wait for the run, the storing, and what the store learns from the transcript.
-
-        Raises:
-            RuntimeError: The agent has no memory.
-        """
-        return commit(self._require_memory(), session, wait=wait)
-
     def close(self) -> None:
         """Give the memory back; runs and commits in flight still end. Safe to call again."""
         self.agent.memory = None
@@ -326,16 +236,8 @@ class Agent(Workflow):
     ) -> None:
         self.close()
 
-    def _require_memory(self) -> MemoryStore:
-        if self.memory is None:
-            raise RuntimeError(
-                "agent has no memory store; give it one with Agent(..., memory='local'), and use "
-                "it before close()"
-            )
-        return self.memory
 
-
-def _held(lease: Lease | None) -> MemoryStore | None:
+def _store_of(lease: Lease | None) -> MemoryStore | None:
     if lease is None:
         return None
     assert isinstance(lease.handle, MemoryStore)

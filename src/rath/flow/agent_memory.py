@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from uuid import UUID
 
 import rath.memory
@@ -34,6 +34,9 @@ from rath.session.content import AssistantTurn, SystemText, UserText
 from rath.session.recall import HoldingRecall, Note, Recall
 from rath.session.record import ModelCall, Record
 from rath.session.scope import current_replay
+
+if TYPE_CHECKING:
+    from rath.flow.agent_param import AgentParam
 
 MemoryArg: TypeAlias = MemoryStore | MemoryStoreSpec | str | None
 _Commit = Callable[[Lease, Session], Coroutine[Any, Any, MemoryResult]]
@@ -69,67 +72,134 @@ def open_memory(memory: MemoryStore | MemoryStoreSpec | str) -> Lease:
             )
 
 
-def remember(
-    store: MemoryStore,
-    content: str,
-    *,
-    scope: str,
-    category: str,
-    wait: bool,
-    ttl: timedelta | float | None = None,
-) -> MemoryResult:
-    """Write a note; the same words in the same category are one note, however often written."""
-    _refuse_in_replay("remember_memory")
-    given: object = ttl
-    if isinstance(given, bool) or not isinstance(given, timedelta | float | int | None):
-        raise TypeError(f"ttl must be seconds or a timedelta, got {type(ttl).__name__}")
-    return store.dispatch(note_op(content, scope=scope, category=category, wait=wait, ttl=ttl))
+class Remembering:
+    """What an agent does with its memory."""
 
+    __slots__ = ()
 
-def forget(
-    store: MemoryStore,
-    uri: str | None,
-    *,
-    session: Session | UUID | str | None,
-    recursive: bool,
-) -> MemoryResult:
-    """Remove a note, a directory, or what came from a session; a run of it is not waited for."""
-    _refuse_in_replay("forget_memory")
-    if not isinstance(uri, str | None):
-        raise TypeError(f"uri must be a str, got {type(uri).__name__}")
-    match session:
-        case Session(id=identity):
-            session_id: str | None = str(identity)
-        case UUID():
-            session_id = str(session)
-        case str() | None:
-            session_id = session
-        case _:
-            raise TypeError(
-                f"session must be a Session or the id of one, got {type(session).__name__}"
+    if TYPE_CHECKING:
+        agent: AgentParam
+
+    @property
+    def memory(self) -> MemoryStore | None:
+        """The agent's memory, None once it is closed."""
+        return self.agent.memory
+
+    def remember_memory(
+        self,
+        content: str,
+        *,
+        scope: str = "user",
+        category: str = "preferences",
+        wait: bool = False,
+        ttl: timedelta | float | None = None,
+    ) -> MemoryResult:
+        """Write a note to the agent's memory; an identical note is stored once.
+
+        Args:
+            content: The note.
+            scope: "user", "agent", "session" or "resources".
+            category: Directory of the note within the scope.
+            wait: Wait until the store has indexed it too.
+            ttl: Seconds, or a timedelta, after which the note is forgotten; it is kept for ever
+                by default. Of a note that is written again the longer time counts.
+
+        Raises:
+            RuntimeError: The agent has no memory.
+            ValueError: `ttl` is not above 0, or beyond the year 9999.
+        """
+        store = self._require_memory()
+        _refuse_in_replay("remember_memory")
+        given: object = ttl
+        if isinstance(given, bool) or not isinstance(given, timedelta | float | int | None):
+            raise TypeError(f"ttl must be seconds or a timedelta, got {type(ttl).__name__}")
+        return store.dispatch(note_op(content, scope=scope, category=category, wait=wait, ttl=ttl))
+
+    def forget_memory(
+        self,
+        uri: str | None = None,
+        *,
+        session: Session | UUID | str | None = None,
+        recursive: bool = False,
+    ) -> MemoryResult:
+        """Remove what the agent's memory holds, so that nothing of it is left in the store.
+
+        Give either `uri` or `session`. What is committed or written later is stored again: for a
+        session whose run goes on, wait for the run and its commit first.
+
+        Args:
+            uri: A note; or a directory, with `recursive`.
+            session: A session, or its id: its transcripts are erased, and the notes that come
+                from it alone. A note that has other sources only loses that one.
+            recursive: Whether a directory is removed with all that is below it.
+
+        Raises:
+            RuntimeError: The agent has no memory.
+            ValueError: Neither or both were given.
+            UnsupportedMemoryOp: The store cannot forget.
+        """
+        store = self._require_memory()
+        _refuse_in_replay("forget_memory")
+        if not isinstance(uri, str | None):
+            raise TypeError(f"uri must be a str, got {type(uri).__name__}")
+        match session:
+            case Session(id=identity):
+                session_id: str | None = str(identity)
+            case UUID():
+                session_id = str(session)
+            case str() | None:
+                session_id = session
+            case _:
+                raise TypeError(
+                    f"session must be a Session or the id of one, got {type(session).__name__}"
+                )
+        return store.dispatch(MemoryOpForget(uri, session_id, recursive))
+
+    def recall_memory(
+        self, query: str, *, top_k: int = 4, target_uri: str | None = None
+    ) -> MemoryResult:
+        """Return the notes that are nearest to `query`, best first.
+
+        Args:
+            query: Words to look for.
+            top_k: Most notes to return.
+            target_uri: Part of the memory to search; all of it by default.
+
+        Raises:
+            RuntimeError: The agent has no memory.
+        """
+        store = self._require_memory()
+        _refuse_in_replay("recall_memory")
+        return store.dispatch(MemoryOpFind(query, target_uri, top_k))
+
+    def commit_memory(self, session: Session, *, wait: bool = False) -> MemoryResult:
+        """Store what was said in `session` in the agent's memory.
+
+        A pending session is not waited for: the commit happens when its run has ended, and a
+        failure of it is logged.
+
+        Args:
+            session: Its tool results are left out.
+            wait: Wait for the run, the storing, and what the store learns from the transcript.
+
+        Raises:
+            RuntimeError: The agent has no memory.
+        """
+        store = self._require_memory()
+        if current_replay() is not None:
+            return _NOT_MADE
+        if session.is_pending and not wait:
+            return _submit(store, session, _acommit)
+        lease = Lease(store)
+        return runtime().run(partial(_acommit, lease, session, wait=wait), label=_label(session))
+
+    def _require_memory(self) -> MemoryStore:
+        if self.memory is None:
+            raise RuntimeError(
+                "agent has no memory store; give it one with Agent(..., memory='local'), and use "
+                "it before close()"
             )
-    return store.dispatch(MemoryOpForget(uri, session_id, recursive))
-
-
-def recall(store: MemoryStore, query: str, *, top_k: int, target_uri: str | None) -> MemoryResult:
-    """Search the notes."""
-    _refuse_in_replay("recall_memory")
-    return store.dispatch(MemoryOpFind(query, target_uri, top_k))
-
-
-def commit(store: MemoryStore, session: Session, *, wait: bool) -> MemoryResult:
-    """Store a transcript; with `wait=False` a pending session is not waited for.
-
-    Returns:
-        The result of the store; for a session that is still pending and not waited for, a
-        MemoryCommitResult that names the task.
-    """
-    if current_replay() is not None:
-        return _NOT_MADE
-    if session.is_pending and not wait:
-        return _submit(store, session, _acommit)
-    lease = Lease(store)
-    return runtime().run(partial(_acommit, lease, session, wait=wait), label=_label(session))
+        return self.memory
 
 
 def commit_later(store: MemoryStore, session: Session, *, run: UUID) -> MemoryCommitResult:
@@ -240,7 +310,7 @@ def _operation(session_id: UUID, body: Body, *, wait: bool, run: UUID | None) ->
     said = [
         (index, {"role": row.kind_name, "content": text})
         for index, row in enumerate(body.table)
-        if (text := _said(row)).strip()
+        if (text := _row_text(row)).strip()
     ]
     return MemoryOpCommit(
         str(session_id),
@@ -252,7 +322,7 @@ def _operation(session_id: UUID, body: Body, *, wait: bool, run: UUID | None) ->
     )
 
 
-def _said(row: ChunkRow) -> str:
+def _row_text(row: ChunkRow) -> str:
     match row.content:
         case UserText() as said:
             return said.described

@@ -29,7 +29,7 @@ class WorkflowList(Workflow, MutableSequence[Workflow]):
 
     def insert(self, index: int, value: Workflow) -> None:
         """Put a workflow before position `index`."""
-        self._items.insert(index, _checked(value))
+        self._items.insert(index, _check_workflow(value))
 
     def forward(self, session: Session) -> Session:
         raise NotImplementedError(_NOT_CALLED.format(type(self).__name__))
@@ -49,9 +49,9 @@ class WorkflowList(Workflow, MutableSequence[Workflow]):
         if isinstance(index, slice):
             if not isinstance(value, Iterable):
                 raise TypeError(f"a slice takes workflows, got {type(value).__name__}")
-            self._items[index] = [_checked(item) for item in value]
+            self._items[index] = [_check_workflow(item) for item in value]
         else:
-            self._items[index] = _checked(value)
+            self._items[index] = _check_workflow(value)
 
     def __delitem__(self, index: int | slice) -> None:
         del self._items[index]
@@ -95,7 +95,7 @@ class WorkflowDict(Workflow, MutableMapping[str, Workflow]):
         return self._items[key]
 
     def __setitem__(self, key: str, value: Workflow) -> None:
-        self._items[_checked_key(key)] = _checked(value)
+        self._items[_check_key(key)] = _check_workflow(value)
 
     def __delitem__(self, key: str) -> None:
         del self._items[key]
@@ -145,13 +145,13 @@ _NOT_CALLED = (
 )
 
 
-def _checked(value: object) -> Workflow:
+def _check_workflow(value: object) -> Workflow:
     if not isinstance(value, Workflow):
         raise TypeError(f"only workflows can be held here, got {type(value).__name__}")
     return value
 
 
-def _checked_key(key: object) -> str:
+def _check_key(key: object) -> str:
     if not isinstance(key, str):
         raise TypeError(f"a workflow is held under a name, got a key of {type(key).__name__}")
     if not key or "." in key:

@@ -154,30 +154,24 @@ def loop_hooks(module: Workflow) -> LoopHooks | None:
     )
 
 
-def before_forward(
-    module: Workflow, hooks: Sequence[Hook], session: Session
+def ask_hooks(
+    hooks: Sequence[Hook], module: Workflow, *sessions: Session
 ) -> tuple[Session, list[PassedOn]]:
-    """Return the session with which `forward` is called, and which hooks gave another one."""
+    """Return the session to go on with, and which hooks gave another one.
+
+    Args:
+        hooks: Those before `forward` or those after it, in order.
+        module: Whose they are.
+        sessions: The input, and after `forward` the output; the last one may be replaced.
+    """
+    *before, session = sessions
     changes: list[PassedOn] = []
     for hook in hooks:
-        given = _call_hook(hook, module, session)
-        if given is not None and given is not session:
-            changes.append(PassedOn(hook_name(hook.call), session.id, given.id))
-            session = given
+        replacement = _call_hook(hook, module, *before, session)
+        if replacement is not None and replacement is not session:
+            changes.append(PassedOn(hook_name(hook.call), session.id, replacement.id))
+            session = replacement
     return session, changes
-
-
-def after_forward(
-    module: Workflow, hooks: Sequence[Hook], session: Session, output: Session
-) -> tuple[Session, list[PassedOn]]:
-    """Return the session that a call returns, and which hooks gave another one."""
-    changes: list[PassedOn] = []
-    for hook in hooks:
-        given = _call_hook(hook, module, session, output)
-        if given is not None and given is not output:
-            changes.append(PassedOn(hook_name(hook.call), output.id, given.id))
-            output = given
-    return output, changes
 
 
 def _call_hook(hook: Hook, *arguments: object) -> Session | None:

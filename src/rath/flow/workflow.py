@@ -14,7 +14,7 @@ from uuid import UUID
 
 from rath.flow.agent_param import AgentParam
 from rath.flow.compile import CompiledWorkflow
-from rath.flow.hooks import HookHandle, after_forward, before_forward, hooks_of, register
+from rath.flow.hooks import HookHandle, ask_hooks, hooks_of, register
 from rath.flow.tool.agent_tool import TaskTaking
 from rath.llm import Provider
 from rath.session import Session
@@ -80,7 +80,7 @@ class Workflow(TaskTaking):
         changes: list[PassedOn] = []
         # One that waits goes on with what its hooks had given it.
         if hooks.forward_pre and not waits(session):
-            session, changes = before_forward(self, hooks.forward_pre, session)
+            session, changes = ask_hooks(hooks.forward_pre, self, session)
         with passing_on(changes), running(self, session):
             result = self.forward(session)
         if not _is_session(result):
@@ -243,7 +243,7 @@ class Workflow(TaskTaking):
         hooks = hooks_of(self)
         if not hooks.forward:
             return output
-        output, changes = after_forward(self, hooks.forward, session, output)
+        output, changes = ask_hooks(hooks.forward, self, session, output)
         note_output(output, changes)
         return output
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from rath._core.registry import Registry
+from rath._core.registry import EntryDescription, Registry
 from rath.errors import MemoryBackendNotFound
 from rath.memory.abc import MemoryBackend, run_on_store_thread
 
@@ -79,6 +79,15 @@ def get(name: str) -> MemoryBackend:
 def is_available(name: str) -> bool:
     """Return whether there is such a backend and it can be used here and now."""
     return _backends.is_available(name)
+
+
+def describe(name: str) -> EntryDescription:
+    """Return whether a backend can work here, why not, and its capabilities.
+
+    Raises:
+        MemoryBackendNotFound: No backend has that name.
+    """
+    return _backends.describe(name)
 
 
 def preferred(names: list[str]) -> MemoryBackend:

@@ -90,19 +90,6 @@ def test_a_call_is_answered_and_stored(tmp_path: Path) -> None:
     assert (first.operator, first.extras) == ("serve_mcp", (("served", "served"),))
 
 
-def test_each_step_is_told(tmp_path: Path) -> None:
-    steps: list[str | None] = []
-
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        steps.append(message)
-
-    async def call(client: Client) -> None:
-        await client.call_tool("served", {"message": "hi"}, progress_callback=note)
-
-    used(calls_of(Served(tool_call("look"), "hello"), tmp_path), call)
-    assert steps == ["scripted: turn done", "tool look: done", "scripted: turn done"]
-
-
 def test_what_is_not_stored_cannot_be_named(tmp_path: Path) -> None:
     calls = calls_of(Served("hello", "again"), tmp_path, persist=False)
     session = told(calls, "hi")["session_id"]

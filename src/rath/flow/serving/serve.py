@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
 import threading
@@ -14,12 +13,12 @@ from typing import Any, Literal, cast, get_args
 
 from rath._async.runtime import runtime, wait_interruptibly
 from rath.flow.tool.agent_tool import description_of, tool_name_of
+from rath.flow.tool.options import TOOL_NAME
 from rath.flow.workflow import Workflow
 from rath.session.log.store import SessionStore
 
 Transport = Literal["stdio", "http"]
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _END_SECONDS = 1.8
 """How long serving may take to end once it was told to."""
 
@@ -105,7 +104,7 @@ class _WorkflowServer:
                 f"serve_mcp takes a workflow or what makes one, not a {type(instance).__name__}"
             )
         self.name = name or tool_name_of(instance)
-        if _NAME.fullmatch(self.name) is None:
+        if TOOL_NAME.fullmatch(self.name) is None:
             raise ValueError(
                 f"{self.name!r} cannot be the name of a tool; give 1 to 64 letters, digits, '_' "
                 "or '-'"

@@ -13,7 +13,7 @@ from rath._core.lazy_imports import lazy_function
 from rath._core.options import origin_of
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
-from rath.flow.tool.options import check_approval, check_effects, check_kind, check_timeout
+from rath.flow.tool.options import TOOL_NAME, CallOptions, check_kind
 from rath.llm.image import Image
 from rath.session import Session
 from rath.session.calls.asking import call_here
@@ -26,6 +26,7 @@ from rath.session.outcome import (
     NeedsApproval,
     NeedsDecision,
     NeedsInput,
+    Outcome,
     OutputMissing,
     RoundLimit,
 )
@@ -41,7 +42,6 @@ _recording_as = lazy_function("rath.session.run.recorder", "recording_as")
 PassedImages = Literal["none", "last"]
 """`last`: the agent sees the pictures of the last row in which the user shows some."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SCHEMA = {
     "type": "object",
@@ -57,7 +57,7 @@ _SCHEMA = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentToolOptions:
+class AgentToolOptions(CallOptions):
     """How calls of an agent as a tool are made.
 
     Raises:
@@ -65,19 +65,10 @@ class AgentToolOptions:
         ValueError: A value is of the right type and means nothing.
     """
 
-    effects: ToolEffects = "non_idempotent"
-    timeout: float | None = None
-    """Seconds a call may take; None takes the loop's own limit."""
-
-    parallel_safe: bool = False
-    approval: ApprovalRule = "never"
     images: PassedImages = "none"
 
     def __post_init__(self) -> None:
-        check_effects(self.effects)
-        check_timeout(self.timeout)
-        check_kind("parallel_safe", self.parallel_safe, bool, "True or False")
-        check_approval(self.approval)
+        CallOptions.__post_init__(self)
         if self.images not in get_args(PassedImages):
             raise ValueError(f"unknown images {self.images!r}: expected 'none' or 'last'")
 
@@ -108,7 +99,7 @@ class AgentTool(FlowToolCall):
         options: AgentToolOptions | None = None,
     ) -> None:
         check_kind("name", name, str, "a str")
-        if _NAME.fullmatch(name) is None:
+        if TOOL_NAME.fullmatch(name) is None:
             raise ValueError(
                 f"{name!r} cannot be the name of a tool; give 1 to 64 letters, digits, '_' or '-', "
                 "such as as_tool('researcher')"
@@ -187,20 +178,9 @@ async def _answer(child_run: Session) -> object:
             if text in (None, ""):
                 return _failure("agent_no_answer", child_run, "ended without a word")
             return text
-        case RoundLimit(n_rounds):
-            return _failure(
-                "agent_round_limit", child_run, f"was not done after {n_rounds} model calls"
-            )
-        case BudgetExceeded():
-            return _failure(
-                "agent_budget_exceeded", child_run, f"was stopped by its budget ({outcome})"
-            )
-        case DeadlineExceeded(seconds):
-            return _failure(
-                "agent_deadline_exceeded", child_run, f"was not done after {seconds:g} s"
-            )
-        case Cancelled():
-            return _failure("agent_cancelled", child_run, "was cancelled")
+        case RoundLimit() | BudgetExceeded() | DeadlineExceeded() | Cancelled():
+            kind, words = _STOPPED[type(outcome)]
+            return _failure(kind, child_run, words.format(outcome))
         case NeedsApproval() | NeedsInput() | NeedsDecision():
             return _suspended(child_run, outcome)
         case _:
@@ -231,6 +211,15 @@ def _failure(kind: str, child_run: Session, problem: str) -> ToolExecutionFailur
 def _last_images(session: Session) -> tuple[Image, ...]:
     candidates = (row.images for row in reversed(session.chunk_table) if row.kind_name == "user")
     return next((images for images in candidates if images), ())
+
+
+_STOPPED: Mapping[type[Outcome], tuple[str, str]] = {
+    RoundLimit: ("agent_round_limit", "was not done after {0.max_tool_rounds} model calls"),
+    BudgetExceeded: ("agent_budget_exceeded", "was stopped by its budget ({0})"),
+    DeadlineExceeded: ("agent_deadline_exceeded", "was not done after {0.timeout:g} s"),
+    Cancelled: ("agent_cancelled", "was cancelled"),
+}
+"""The kind of failure and its words, by the outcome of a run that was stopped."""
 
 
 class TaskTaking:

@@ -66,12 +66,35 @@ def check_approval(approval: object) -> None:
 Resource = str | tuple[str, ...] | Callable[[Mapping[str, Any]], str | tuple[str, ...]]
 """What a call works on: a name, several, or a function of the arguments that gives them."""
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of tools that OpenAI and Anthropic take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOptions:
+class CallOptions:
+    """How calls of a tool are made.
+
+    Raises:
+        TypeError: A value is of the wrong type.
+        ValueError: A value is of the right type and means nothing.
+    """
+
+    effects: ToolEffects = "non_idempotent"
+    timeout: float | None = None
+    """Seconds a call may take; None takes the loop's own limit."""
+
+    parallel_safe: bool = False
+    approval: ApprovalRule = "never"
+
+    def __post_init__(self) -> None:
+        check_effects(self.effects)
+        check_timeout(self.timeout)
+        check_kind("parallel_safe", self.parallel_safe, bool, "True or False")
+        check_approval(self.approval)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions(CallOptions):
     """What `rath.tool` was told.
 
     Raises:
@@ -81,23 +104,16 @@ class ToolOptions:
 
     name: str | None = None
     description: str | None = None
-    parallel_safe: bool = False
     resource: Resource | None = None
-    effects: ToolEffects = "non_idempotent"
-    timeout: float | None = None
-    approval: ApprovalRule = "never"
 
     def __post_init__(self) -> None:
         if self.name is not None:
             checked_name(self.name)
         if self.description is not None:
             check_kind("description", self.description, str, "a str")
-        check_kind("parallel_safe", self.parallel_safe, bool, "True or False")
         if self.resource is not None and not callable(self.resource):
             _key(self.resource, "resource")
-        check_effects(self.effects)
-        check_timeout(self.timeout)
-        check_approval(self.approval)
+        CallOptions.__post_init__(self)
 
     def resource_key(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
         """Return what a call works on, None where `resource` does not say.
@@ -120,7 +136,7 @@ def checked_name(name: object) -> str:
         ValueError: No vendor takes it.
     """
     check_kind("name", name, str, "a str")
-    if not _NAME.fullmatch(cast("str", name)):
+    if not TOOL_NAME.fullmatch(cast("str", name)):
         raise ValueError(
             f"a tool cannot be named {name!r}; expected 1 to 64 letters of a to z, digits, _ and "
             '-, which is what models can call; give another one, @rath.tool(name="...")'

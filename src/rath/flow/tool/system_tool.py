@@ -6,7 +6,7 @@ import posixpath
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from rath.backend import (
     BackendTool,
@@ -45,12 +45,24 @@ __all__ = [
 MAX_COMMAND_CHARS = 2048
 """Longest command line that a model may run; a longer one belongs in a file."""
 
-_LANGUAGE = {
-    "type": "string",
-    "default": "python",
-    "description": "python, bash, javascript or what else the sandbox has.",
-}
 _PATH = {"type": "string", "description": "Path in the workspace, relative to its root."}
+
+
+def _schema(
+    required: Mapping[str, Any], optional: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _required(tool: str, arguments: Mapping[str, Any], name: str) -> Any:
+    if name not in arguments:
+        raise ValueError(f"{tool} needs the argument {name!r}; given: {sorted(arguments)}")
+    return arguments[name]
 
 
 class SandboxTool(FlowToolCall):
@@ -78,7 +90,33 @@ class SandboxTool(FlowToolCall):
         return session.require_sandbox().dispatch(self.to_payload(arguments))
 
 
-class _FileTool(SandboxTool):
+class _About(NamedTuple):
+    """The text and the schema of a built-in tool, for models."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class _BuiltIn(SandboxTool):
+    """A tool that is described by a row of its class."""
+
+    _about: ClassVar[_About]
+
+    @property
+    def name(self) -> str:
+        return self._about.name
+
+    @property
+    def description(self) -> str:
+        return self._about.description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self._about.parameters
+
+
+class _FileTool(_BuiltIn):
     """A tool on one path: calls on different paths may overlap."""
 
     parallel_safe = True
@@ -89,20 +127,14 @@ class _FileTool(SandboxTool):
         return ("fs", "<unknown>" if path is None else posixpath.normpath(str(path)))
 
 
-class FlowToolCommandRun(SandboxTool):
+class FlowToolCommandRun(_BuiltIn):
     """Runs one shell command line."""
 
-    @property
-    def name(self) -> str:
-        return "run_shell_command"
-
-    @property
-    def description(self) -> str:
-        return "Run one shell command line in the workspace and read its output and exit code."
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        return _schema({"cmd": {"type": "string", "description": "One line, no line breaks."}})
+    _about = _About(
+        "run_shell_command",
+        "Run one shell command line in the workspace and read its output and exit code.",
+        _schema({"cmd": {"type": "string", "description": "One line, no line breaks."}}),
+    )
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         return ("exec",)
@@ -126,38 +158,34 @@ class FlowToolFilesRead(_FileTool):
     """Reads one file."""
 
     effects: ToolEffects = "read_only"
-
-    @property
-    def name(self) -> str:
-        return "read_workspace_file"
-
-    @property
-    def description(self) -> str:
-        return (
-            "Read one file of the workspace, or a part of it; or the whole of an earlier output "
-            "that was cut, under the path that its result names."
-        )
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        encoding = {
-            "type": ["string", "null"],
-            "default": "utf-8",
-            "description": "Text encoding, or null for raw bytes.",
-        }
-        offset = {
-            "type": "integer",
-            "default": 0,
-            "minimum": 0,
-            "description": "Lines to leave out at the beginning; bytes where encoding is null.",
-        }
-        limit = {
-            "type": ["integer", "null"],
-            "default": None,
-            "minimum": 1,
-            "description": "Lines, or bytes, to read at most.",
-        }
-        return _schema({"path": _PATH}, {"encoding": encoding, "offset": offset, "limit": limit})
+    _about = _About(
+        "read_workspace_file",
+        "Read one file of the workspace, or a part of it; or the whole of an earlier output "
+        "that was cut, under the path that its result names.",
+        _schema(
+            {"path": _PATH},
+            {
+                "encoding": {
+                    "type": ["string", "null"],
+                    "default": "utf-8",
+                    "description": "Text encoding, or null for raw bytes.",
+                },
+                "offset": {
+                    "type": "integer",
+                    "default": 0,
+                    "minimum": 0,
+                    "description": "Lines to leave out at the beginning; bytes where encoding is "
+                    "null.",
+                },
+                "limit": {
+                    "type": ["integer", "null"],
+                    "default": None,
+                    "minimum": 1,
+                    "description": "Lines, or bytes, to read at most.",
+                },
+            },
+        ),
+    )
 
     def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
         path = str(_required(self.name, arguments, "path"))
@@ -175,18 +203,11 @@ class FlowToolFilesWrite(_FileTool):
     """Writes one whole file."""
 
     effects: ToolEffects = "idempotent"
-
-    @property
-    def name(self) -> str:
-        return "write_workspace_file"
-
-    @property
-    def description(self) -> str:
-        return "Write one file of the workspace, replacing what it held."
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        return _schema({"path": _PATH, "content": {"type": "string"}})
+    _about = _About(
+        "write_workspace_file",
+        "Write one file of the workspace, replacing what it held.",
+        _schema({"path": _PATH, "content": {"type": "string"}}),
+    )
 
     def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
         path = str(_required(self.name, arguments, "path"))
@@ -201,22 +222,19 @@ class FlowToolFilesWrite(_FileTool):
 class FlowToolFilesEdit(_FileTool):
     """Replaces a text in one file."""
 
-    @property
-    def name(self) -> str:
-        return "edit_workspace_file"
-
-    @property
-    def description(self) -> str:
-        return "Replace a text in one file of the workspace by another, exactly, and read the diff."
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        old = {
-            "type": "string",
-            "description": "What stands there now, exactly; with enough around it to occur once.",
-        }
-        return _schema(
-            {"path": _PATH, "old": old, "new": {"type": "string"}},
+    _about = _About(
+        "edit_workspace_file",
+        "Replace a text in one file of the workspace by another, exactly, and read the diff.",
+        _schema(
+            {
+                "path": _PATH,
+                "old": {
+                    "type": "string",
+                    "description": "What stands there now, exactly; with enough around it to occur "
+                    "once.",
+                },
+                "new": {"type": "string"},
+            },
             {
                 "replace_all": {
                     "type": "boolean",
@@ -224,7 +242,8 @@ class FlowToolFilesEdit(_FileTool):
                     "description": "Replace every occurrence.",
                 }
             },
-        )
+        ),
+    )
 
     def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
         path = str(_required(self.name, arguments, "path"))
@@ -240,18 +259,11 @@ class FlowToolFilesList(_FileTool):
     """Lists one directory."""
 
     effects: ToolEffects = "read_only"
-
-    @property
-    def name(self) -> str:
-        return "list_workspace_files"
-
-    @property
-    def description(self) -> str:
-        return "List the entries of one directory of the workspace, not recursively."
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        return _schema({"path": _PATH})
+    _about = _About(
+        "list_workspace_files",
+        "List the entries of one directory of the workspace, not recursively.",
+        _schema({"path": _PATH}),
+    )
 
     def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
         return BackendToolFilesList(str(_required(self.name, arguments, "path")))
@@ -261,41 +273,34 @@ class FlowToolFilesExists(_FileTool):
     """Tells whether a path exists."""
 
     effects: ToolEffects = "read_only"
-
-    @property
-    def name(self) -> str:
-        return "workspace_path_exists"
-
-    @property
-    def description(self) -> str:
-        return "Tell whether a path of the workspace exists."
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        return _schema({"path": _PATH})
+    _about = _About(
+        "workspace_path_exists",
+        "Tell whether a path of the workspace exists.",
+        _schema({"path": _PATH}),
+    )
 
     def to_payload(self, arguments: Mapping[str, Any]) -> BackendTool:
         return BackendToolFilesExists(str(_required(self.name, arguments, "path")))
 
 
-class FlowToolCodeRun(SandboxTool):
+class FlowToolCodeRun(_BuiltIn):
     """Runs a piece of code in an interpreter."""
 
-    @property
-    def name(self) -> str:
-        return "run_code"
-
-    @property
-    def description(self) -> str:
-        return "Run a piece of code in the workspace and read what it prints."
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        timeout = {"type": ["number", "null"], "default": None, "description": "Seconds."}
-        return _schema(
+    _about = _About(
+        "run_code",
+        "Run a piece of code in the workspace and read what it prints.",
+        _schema(
             {"code": {"type": "string"}},
-            {"language": _LANGUAGE, "timeout": timeout},
-        )
+            {
+                "language": {
+                    "type": "string",
+                    "default": "python",
+                    "description": "python, bash, javascript or what else the sandbox has.",
+                },
+                "timeout": {"type": ["number", "null"], "default": None, "description": "Seconds."},
+            },
+        ),
+    )
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         return ("code",)
@@ -318,42 +323,18 @@ LIST_WORKSPACE_FILES = FlowToolFilesList()
 WORKSPACE_PATH_EXISTS = FlowToolFilesExists()
 RUN_CODE = FlowToolCodeRun()
 
+_BUILT_IN: tuple[SandboxTool, ...] = (
+    RUN_SHELL_COMMAND, READ_WORKSPACE_FILE, WRITE_WORKSPACE_FILE, EDIT_WORKSPACE_FILE,
+    LIST_WORKSPACE_FILES, WORKSPACE_PATH_EXISTS, RUN_CODE,
+)  # fmt: skip
 _SYSTEM_TOOLS: Mapping[str, FlowToolCall] = MappingProxyType(
-    {
-        tool.name: tool
-        for tool in (
-            RUN_SHELL_COMMAND,
-            READ_WORKSPACE_FILE,
-            WRITE_WORKSPACE_FILE,
-            EDIT_WORKSPACE_FILE,
-            LIST_WORKSPACE_FILES,
-            WORKSPACE_PATH_EXISTS,
-            RUN_CODE,
-        )
-    }
+    {each.name: each for each in _BUILT_IN}
 )
 
 
 def global_system_tools() -> Mapping[str, FlowToolCall]:
     """Return the built-in tools by name: one instance each, read-only."""
     return _SYSTEM_TOOLS
-
-
-def _schema(
-    required: Mapping[str, Any], optional: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {**required, **(optional or {})},
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def _required(tool: str, arguments: Mapping[str, Any], name: str) -> Any:
-    if name not in arguments:
-        raise ValueError(f"{tool} needs the argument {name!r}; given: {sorted(arguments)}")
-    return arguments[name]
 
 
 def flow_tool_command_run(

@@ -75,12 +75,6 @@ def test_an_object_has_one_tool_of_a_method() -> None:
     assert one.put is not other.put
 
 
-def test_objects_do_not_share_what_they_hold() -> None:
-    one, other = Desk(), Desk()
-    one.put(SESSION, {"paper": "a"})
-    assert (one.papers, other.papers) == (["a"], [])
-
-
 def test_a_copy_of_an_object_has_tools_of_its_own() -> None:
     one = Desk()
     kept = one.put

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
@@ -143,23 +144,12 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
 
 @pytest.mark.parametrize(("function", "said"), REFUSED, ids=lambda it: getattr(it, "__name__", ""))
 def test_a_signature_is_refused(function: Callable[..., Any], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=said) as caught:
         rath.tool(function)
-
-
-@pytest.mark.parametrize("function", [function for function, _ in REFUSED])
-def test_the_error_names_the_place(function: Callable[..., Any]) -> None:
     line = function.__code__.co_firstlineno
-    with pytest.raises(TypeError) as caught:
-        rath.tool(function)
     place = f"{re.escape(__file__)}:{line}: function {function.__name__}: "
     assert re.match(place, str(caught.value))
-
-
-@pytest.mark.parametrize("function", [function for function, _ in REFUSED])
-def test_the_error_names_no_page_of_a_library(function: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError) as caught:
-        rath.tool(function)
+    # No page of a library.
     assert "http" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -171,22 +161,27 @@ def test_types_that_have_no_schema_together() -> None:
         rath.tool(moody)
 
 
-def test_a_lambda_needs_a_name() -> None:
-    with pytest.raises(TypeError, match="a lambda has no name that a model could call; give name="):
-        rath.tool(lambda: 3)
+def nothing() -> None: ...
 
 
-def test_a_partial_needs_a_name() -> None:
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    with pytest.raises(TypeError, match="a partial has no name that a model could call"):
-        rath.tool(functools.partial(add, b=1))
-
-
-def test_a_function_of_c_has_no_hints() -> None:
-    with pytest.raises(TypeError, match=r"math: function hypot: .*(no signature|takes any number)"):
-        rath.tool(__import__("math").hypot)
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (lambda: 3, "a lambda has no name that a model could call; give name="),
+        (functools.partial(positional, 1), "a partial has no name that a model could call"),
+        (math.hypot, r"math: function hypot: .*(no signature|takes any number)"),
+        ("search", r"was given 'search', .* @rath\.tool\(name="),
+        (FunctionTool("x", print), "is a tool already; leave out"),
+        (FunctionTool, "is a tool already; leave out"),
+        (FlowToolCall, "is a tool already; leave out"),
+        (rath.tool(nothing), "is a tool already"),
+        (Opaque, "class Opaque: it has no __call__ that is a method; "),
+    ],
+    ids=["lambda", "partial", "C", "text", "tool", "class", "base", "declared", "no call"],
+)
+def test_what_has_no_name_or_no_signature_is_refused(target: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        rath.tool(target)
 
 
 def test_one_that_tells_no_signature() -> None:
@@ -194,56 +189,28 @@ def test_one_that_tells_no_signature() -> None:
         rath.tool(iter, name="iter")
 
 
-def test_a_text_is_no_function() -> None:
-    with pytest.raises(TypeError, match=r"was given 'search', .* @rath\.tool\(name="):
-        rath.tool("search")  # type: ignore[call-overload]  # the fault
-
-
-@pytest.mark.parametrize("given", [FunctionTool("x", print), FunctionTool, FlowToolCall])
-def test_what_is_a_tool_needs_no_declaration(given: Any) -> None:
-    with pytest.raises(TypeError, match="is a tool already; leave out"):
-        rath.tool(given)
-
-
-def test_a_tool_made_by_it_is_not_declared_twice() -> None:
-    @rath.tool
-    def ping() -> None: ...
-
-    with pytest.raises(TypeError, match="is a tool already"):
-        rath.tool(ping)
-
-
 # ---------------------------------------------------------------- in the body of a class
 
 
-def in_class(function: Callable[..., Any]) -> Any:
-    """A function as it is while the body of a class runs."""
-    function.__qualname__ = f"Desk.{function.__name__}"
-    return function
+def of_class(cls: type, n: int) -> int:
+    return n
 
 
-def test_staticmethod_above_it_is_explained() -> None:
-    def look(n: int) -> int:
-        return n
-
-    with pytest.raises(TypeError, match=r"Desk\.look: .* write @rath\.tool above @staticmethod"):
-        rath.tool(in_class(look))
-
-
-def test_classmethod_above_it_is_explained() -> None:
-    def look(cls: type, n: int) -> int:
-        return n
-
-    with pytest.raises(TypeError, match=r"Desk\.look: .* write @rath\.tool above @classmethod"):
-        rath.tool(in_class(look))
-
-
-def test_a_method_without_parameters_is_explained() -> None:
-    def look() -> int:
-        return 1
-
-    with pytest.raises(TypeError, match=r"Desk\.look: .* first parameter is not `self`"):
-        rath.tool(in_class(look))
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (positional, r"above @staticmethod"),
+        (of_class, r"above @classmethod"),
+        (nothing, r"first parameter is not `self`"),
+    ],
+)
+def test_what_stands_above_it_in_a_class_is_explained(
+    function: Callable[..., Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As it is while the body of a class runs.
+    monkeypatch.setattr(function, "__qualname__", f"Desk.{function.__name__}")
+    with pytest.raises(TypeError, match=rf"Desk\.{function.__name__}: .*{said}"):
+        rath.tool(function)
 
 
 def test_a_method_that_is_not_of_an_object_is_no_tool() -> None:
@@ -252,24 +219,11 @@ def test_a_method_that_is_not_of_an_object_is_no_tool() -> None:
         def look(self, n: int) -> int:
             return n
 
-    model = ScriptedClient(["ok"]).provider
+    session, model = Session.from_user_message("go"), ScriptedClient(["ok"]).provider
     with pytest.raises(TypeError, match=r"tool 'look' is a method of .*Desk.*Desk\(\.\.\.\)\.look"):
-        rath.flow.Agent("Look.", model, [Desk.look])(Session.from_user_message("go"))
-
-
-def test_nor_can_it_be_called() -> None:
-    class Desk:
-        @rath.tool
-        def look(self, n: int) -> int:
-            return n
-
+        rath.flow.Agent("Look.", model, [Desk.look])(session)
     with pytest.raises(TypeError, match="is a method of"):
-        Desk.look(Session.from_user_message("go"), {"n": 1})
-
-
-def test_a_class_without_call() -> None:
-    with pytest.raises(TypeError, match="class Opaque: it has no __call__ that is a method; "):
-        rath.tool(Opaque)
+        Desk.look(session, {"n": 1})
 
 
 def test_a_class_whose_call_has_no_hints() -> None:
