@@ -64,6 +64,20 @@ def spawn(body: str, **environ: str) -> subprocess.Popen[str]:
     )
 
 
+def interrupt_when_ready(process: subprocess.Popen[str]) -> None:
+    """Send Ctrl-C when the program says that it waits."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+
+
+def ended(process: subprocess.Popen[str], status: int = 0) -> tuple[str, str]:
+    """Wait for the end of a program, and return what it said on stdout and stderr."""
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == status, err
+    return out, err
+
+
 @pytest.mark.parametrize(
     "start",
     [
@@ -83,12 +97,8 @@ def test_ctrl_c_in_the_middle_ends_the_wait_and_the_run(start: str) -> None:
             print(type(out.outcome).__name__, flush=True)
             sys.exit(0)
     """)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
-    assert out.strip() == "Cancelled"
+    interrupt_when_ready(process)
+    assert ended(process)[0].strip() == "Cancelled"
 
 
 def test_ctrl_c_kills_the_child_process_of_a_command(tmp_path: object) -> None:
@@ -107,11 +117,8 @@ def test_ctrl_c_kills_the_child_process_of_a_command(tmp_path: object) -> None:
         except KeyboardInterrupt:
             sys.exit(0)
     """)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
+    interrupt_when_ready(process)
+    ended(process)
     with open(pid_file) as file:
         assert_gone(int(file.read()))
 
@@ -140,8 +147,7 @@ def test_an_end_by_failure_cancels_what_runs_and_names_it(
         print(str(out.id).split("-")[0], flush=True)
         {end}
     """)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == status, err
+    out, err = ended(process, status)
     assert f"cut off: session {out.split()[0]}" in err
     assert "rath.at_exit(" in err
     assert_gone(int(pid_file.read_text()))
@@ -159,9 +165,7 @@ def test_an_end_by_failure_leaves_a_tool_that_cannot_be_killed() -> None:
         entered.wait()
         sys.exit(1)
     """)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert "cut off" in err
+    assert "cut off" in ended(process, 1)[1]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +173,7 @@ def test_an_end_by_failure_leaves_a_tool_that_cannot_be_killed() -> None:
     [({}, "import rath; rath.at_exit('cancel')"), ({"OPENRATH_AT_EXIT": "cancel"}, "")],
     ids=["call", "variable"],
 )
-def test_a_normal_end_cancels_where_it_is_reported_to(
+def test_a_normal_end_cancels_where_that_is_the_policy(
     setting: dict[str, str], prelude: str
 ) -> None:
     process = spawn(
@@ -184,8 +188,7 @@ def test_a_normal_end_cancels_where_it_is_reported_to(
         """,
         **setting,
     )
-    _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, "cut off: session" in err) == (0, True)
+    assert "cut off: session" in ended(process)[1]
 
 
 @pytest.mark.parametrize(
@@ -196,9 +199,7 @@ def test_a_normal_end_cancels_where_it_is_reported_to(
 )  # fmt: skip
 def test_a_policy_that_is_none_is_refused_in_the_program(setting: str, message: str) -> None:
     process = spawn(f"import os, rath\n{setting}")
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert f"ValueError: {message}; expected 'finish' or 'cancel'" in err
+    assert f"ValueError: {message}; expected 'finish' or 'cancel'" in ended(process, 1)[1]
 
 
 LATE = """
@@ -248,8 +249,8 @@ def test_a_normal_end_finishes_what_runs_and_what_hangs_on_it(tmp_path: Path, en
         + textwrap.dedent(end),
         OPENRATH_HOME=str(tmp_path),
     )
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, complaints(err)) == (0, [])
+    out, err = ended(process)
+    assert complaints(err) == []
     ids, answered = out.splitlines()
     assert answered == "answered"
     store = str(tmp_path / "sessions")
@@ -271,8 +272,7 @@ start(["in the store"], persist=True)
 """,
         OPENRATH_HOME=str(tmp_path / "home"),
     )
-    _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, complaints(err)) == (0, [])
+    assert complaints(ended(process)[1]) == []
     assert Session.load(path).text() == "late"
     store = tmp_path / "home" / "sessions"
     [stored] = [
@@ -299,8 +299,8 @@ start(["in the store"], persist=True)
 )
 def test_a_normal_end_finishes_what_other_threads_and_processes_run(how: str) -> None:
     process = spawn(LATE + "from concurrent.futures import ThreadPoolExecutor\n" + how)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, complaints(err)) == (0, [])
+    out, err = ended(process)
+    assert complaints(err) == []
     assert out.splitlines()[-1] == "late"
 
 
@@ -343,8 +343,23 @@ print(str(out.id).split("-")[0], flush=True)
 """
 
 
-def test_a_wait_at_the_end_is_reported_and_goes_on() -> None:
-    process = spawn(WAITING)
+HANDLER = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+AT_EXIT = "import atexit\natexit.register(print, 'exit handler')\n"
+
+
+@pytest.mark.parametrize(
+    ("prelude", "sent", "status", "printed"),
+    [
+        ("", None, 0, ""),
+        (HANDLER, signal.SIGTERM, 143, ""),
+        (AT_EXIT, signal.SIGINT, -signal.SIGINT, "exit handler\n"),
+    ],
+    ids=["answered", "termination", "interrupt"],
+)
+def test_a_wait_at_the_end_is_reported_and_goes_on_until_a_signal_ends_it(
+    prelude: str, sent: signal.Signals | None, status: int, printed: str
+) -> None:
+    process = spawn(prelude + WAITING)
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdin is not None
@@ -354,23 +369,14 @@ def test_a_wait_at_the_end_is_reported_and_goes_on() -> None:
         f"rath: the program is done and waits for 1 session in flight (session {id} "
     )
     assert report.endswith("; Ctrl-C ends that\n")
-    process.stdin.write("go on\n")
-    _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, complaints(err)) == (0, [])
-
-
-def test_a_termination_ends_the_wait_at_the_end_with_its_status() -> None:
-    handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-    process = spawn(handler + WAITING)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    id = process.stdout.readline().strip()
-    process.stderr.readline()
-    process.terminate()
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 143
-    assert f"cut off: session {id}" in err
-    assert "Traceback" not in err
+    if sent is None:
+        process.stdin.write("go on\n")
+    else:
+        process.send_signal(sent)
+    out, err = ended(process, status)
+    assert (out, "Traceback" in err) == (printed, False)
+    assert (f"cut off: session {id}" in err) == (sent is not None)
+    assert sent is not None or complaints(err) == []
 
 
 def test_a_daemon_thread_that_goes_on_submitting_is_not_waited_for() -> None:
@@ -386,22 +392,7 @@ def test_a_daemon_thread_that_goes_on_submitting_is_not_waited_for() -> None:
         threading.Thread(target=submit, daemon=True).start()
         ticked.wait()
     """)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
-
-
-def test_ctrl_c_ends_the_wait_at_the_end_and_the_process_dies_of_it() -> None:
-    process = spawn("import atexit\natexit.register(print, 'exit handler')\n" + WAITING)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    id = process.stdout.readline().strip()
-    process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == -signal.SIGINT
-    assert f"cut off: session {id}" in err
-    assert "Traceback" not in err
-    assert out == "exit handler\n"
+    ended(process)
 
 
 def complaints(err: str) -> list[str]:
@@ -417,7 +408,7 @@ def test_exit_without_work_says_nothing() -> None:
     assert (out, err) == ("hello\n", "")
 
 
-def test_a_failure_that_nobody_read_is_stated_at_exit() -> None:
+def test_a_failure_that_nobody_read_is_logged_at_exit() -> None:
     process = spawn("""
         import logging
         logging.basicConfig()

@@ -28,14 +28,6 @@ def test_200_parallel_built_in_calls_in_one_round(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 200
 
 
-def test_200_shell_commands_in_one_round(tmp_path: Path) -> None:
-    user = Session.from_user_message("go").to("local", spec=str(tmp_path))
-    calls = [tool_call("run_shell_command", {"cmd": f"echo {index}"}) for index in range(200)]
-    out = run([tool_call("run_shell_command", {"cmd": "true"}, *calls), "done"], user=user,
-              system_tools=True)  # fmt: skip
-    assert out.text() == "done"
-
-
 def test_tools_that_wait_for_each_other_in_one_round() -> None:
     barrier = threading.Barrier(50)
 

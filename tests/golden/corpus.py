@@ -110,6 +110,25 @@ def group_outputs(stores: Mapping[str, tuple[Path, list[str]]], *, full: bool) -
     return made
 
 
+def log_id(path: str) -> str | None:
+    """Return the id of the session whose log stands at a path, None for anything else."""
+    name, suffix, _ = path.partition(".jsonl")
+    return name if suffix and len(name) == _N_ID else None
+
+
+def kinds_in(log: bytes) -> list[str]:
+    """Return the kind of each line of a log, in the words of the format that it has."""
+    records = map(json.loads, log.splitlines())
+    return [str(each.get("event") or each.get("entry") or each["record_type"]) for each in records]
+
+
+def targets_in(files: Mapping[str, bytes]) -> list[str]:
+    """Return the sessions in which something happened; one that only says something has none."""
+    logs = [(path, data) for path, data in sorted(files.items()) if ".jsonl" in path]
+    said = {"header", "row", "finished"}
+    return [log_id(path) or path for path, data in logs if set(kinds_in(data)) - said]
+
+
 def is_told_fully(group: str) -> bool:
     """Tell whether the stores of a group are told about, and not only sessions of them."""
     return not group.startswith("cut-")

@@ -1,4 +1,4 @@
-"""Programs that write the sessions of the golden corpus, each as steps in processes of their own.
+"""Programs that write new groups of the golden corpus, each as steps in processes of their own.
 
 `python -m tests.golden.scenarios GROUP NAME STEP` runs one step in the working directory; where
 its sessions are stored is named by the environment. A step that ends its process stands for a
@@ -40,18 +40,12 @@ from rath.session import (
 from rath.session.persistence.store import open_store
 from rath.session.record import RecalledNote, Verdict
 from rath.session.run.stored_programs import pass_on, waiting_sessions
-from rath.session.tooling import CallRequest
 from rath.testing import FakeMemory, ScriptedClient, tool_call
 from rath.testing.chat import Turn
 from tests.support import chat_replies as openai
-from tests.support.branches import family
 from tests.support.chat_server import ChatServer
-from tests.support.crash_program import CrashProgram
-from tests.support.history import long_session
-from tests.support.history_program import main as run_told_program
-from tests.support.history_program import replies as told_replies
 from tests.support.images import picture
-from tests.support.result_images import ANSWERS, CAMERA, CLOCK, provider_of
+from tests.support.result_images import CAMERA, CLOCK
 from tests.support.sessions import AsyncFunctionTool, FunctionTool
 
 Step = Callable[[], object]
@@ -177,44 +171,16 @@ def _cancelled() -> None:
     out.fork().synchronize()
 
 
-FAILURES: tuple[BaseException, ...] = (
-    errors.AuthenticationError("the key is refused", status=401),
-    errors.InvalidRequestError("no such field", status=400, code="bad_field"),
-    errors.ModelNotFoundError("no such model", status=404),
-    errors.RateLimitError("slow down", status=429, retry_after=2.0),
-    errors.QuotaExceededError("nothing left", status=429),
-    errors.ProviderServerError("it is down", status=503),
-    errors.ProviderTimeout("too late"),
-    errors.ProviderConnectionError("nobody is there"),
-    errors.ProviderProtocolError("no JSON"),
-    errors.StreamInterrupted("it broke off", partial_text="half an ans"),
-    RuntimeError("something else"),
-    KeyError("a key"),
-    ValueError("two\nlines"),
-)
-
-
 def _failed() -> None:
     question = user()
-    for error in FAILURES:
+    for error in (
+        errors.RateLimitError("slow down", status=429, retry_after=2.0),
+        errors.StreamInterrupted("it broke off", partial_text="half an ans"),
+        ValueError("two\nlines"),
+    ):
         model = ScriptedClient([error]).provider
         settled(run_session_loop(question, PROMPT, agent_provider=model, system_tools=False))
     settled(agent("never")(say(calls("a"), RuntimeError("after a call"), tools=[echo()])))
-
-
-def _finishes() -> None:
-    for reason, text in (
-        ("refusal", None),
-        ("refusal", "I would rather not"),
-        ("length", "cut at the lim"),
-        ("content_filter", ""),
-    ):
-        say(_finished(reason, content=text))
-    say(_finished("pause_turn", content="half"), "the rest")
-    say(_finished("stop", content=None, refusal="no"))
-    say(RathLLMAssistantMessage(content="42", reasoning_content="six times seven"), text="think")
-    thinking = replace(calls("a"), reasoning_content="first a call")
-    say(thinking, RathLLMAssistantMessage(content="ok", reasoning_content="then"), tools=[echo()])
 
 
 def _finished(reason: Any, **message: Any) -> RathLLMChatResponse:
@@ -282,19 +248,6 @@ def _approvals() -> None:
         settled(again(out))
 
 
-def _rules() -> None:
-    def odd(call: CallRequest) -> bool:
-        return bool(call.arguments["n"] % 2)
-
-    def broken(call: CallRequest) -> bool:
-        raise ValueError("no rule")
-
-    say(calls("a"), "free", tools=[guarded(approval=odd)])
-    say(calls("a", "b"), "never", tools=[guarded(approval=odd)])
-    say(calls("a"), "never", tools=[guarded(approval=broken)])
-    say(calls("a"), "never", tools=[echo()], approval="always")
-
-
 def _approve_later() -> None:
     remember(say(calls("a", "b"), tools=[guarded()]))
 
@@ -340,33 +293,6 @@ def _waiting_inside() -> None:
 # Agents as tools.
 
 
-def _helpers() -> None:
-    deep = agent("deepest", prompt="deep").as_tool("deep", "Goes deep.")
-    middle = agent(calls("m", tool="deep", task="dig"), "found", tools=[deep], prompt="middle")
-    asking = middle.as_tool("middle", "Stands between.", parallel_safe=True)
-    two: list[Turn] = [tool_call("middle", {"task": "one"}, id="a"), "so it is"]
-    say(*two, tools=[asking], text="nested")
-    lost = agent(RuntimeError("no network"), prompt="lost").as_tool("lost", "Fails.")
-    say(tool_call("lost", {"task": "x"}, id="a"), "it failed", tools=[lost], text="failing")
-    busy = agent(calls("x"), tools=[echo()], max_tool_rounds=1, prompt="busy").as_tool("busy", "B.")
-    say(tool_call("busy", {"task": "x"}, id="a"), "too long", tools=[busy], text="round limit")
-    mute = agent("", prompt="mute").as_tool("mute", "Says nothing.")
-    say(tool_call("mute", {"task": "x"}, id="a"), "nothing", tools=[mute], text="no answer")
-    typed = agent('{"stars": 4, "verdict": "good"}', output=Review).as_tool("review", "Reviews.")
-    say(tool_call("review", {"task": "x"}, id="a"), "four", tools=[typed], text="typed")
-
-
-def _helpers_side_by_side() -> None:
-    provider = ScriptedClient(["left", "right"]).provider
-    ask = flow.Agent("side", provider, system_tools=False).as_tool(
-        "side", "Works.", parallel_safe=True
-    )
-    both = tool_call("side", {"task": "1"}, tool_call("side", {"task": "2"}, id="b"), id="a")
-    say(both, "both came", tools=[ask])
-    child = user("parent").delegate("a task", images=[picture(b"task")])
-    settled(agent("seen")(child))
-
-
 # Hooks.
 
 
@@ -394,22 +320,6 @@ def _anonymous(_: flow.Agent, turn: flow.ModelTurn) -> flow.ModelTurn:
     return replace(turn, text=turn.text and turn.text.replace("bob", "someone"))
 
 
-def _broken_hooks() -> None:
-    def fail(*_: object) -> Any:
-        raise ValueError("a secret of the hook")
-
-    denied = agent(calls("a"), "I may not", tools=[echo()])
-    denied.register_tool_hook(lambda _, call: flow.Deny("no f today"), when="before")
-    settled(denied(user("denied")))
-    for when in ("before", "after"):
-        broken = agent(calls("a"), "so", tools=[echo()])
-        broken.register_tool_hook(fail, when=when)
-        settled(broken(user(f"broken {when}")))
-    lost = agent("never")
-    lost.register_model_hook(fail)
-    settled(lost(user("broken model hook")))
-
-
 # Typed output.
 
 
@@ -427,7 +337,7 @@ class Review(BaseModel):
         return verdict
 
 
-def _typed_tool() -> None:
+def _typed() -> None:
     good = {"verdict": "good", "stars": 5}
     say(tool_call("final_answer", good, id="a"), output=Review, text="at once")
     bad = tool_call("final_answer", {**good, "stars": 11}, id="a")
@@ -441,20 +351,6 @@ def _typed_tool() -> None:
     say(_finished("length", content='{"ver'), json.dumps(good), output=Review, text="cut")
     merged = say(json.dumps(good), output=Review).merge(say("plain"))
     merged.synchronize()
-
-
-def _typed_schema() -> None:
-    with ChatServer() as server:
-        good = json.dumps({"verdict": "good", "stars": 5})
-        server.queue(
-            openai.completion(good, usage=openai.usage(40, 5)),
-            openai.completion('{"verdict": "bad"}'),
-            openai.completion(good),
-            openai.status_error(400, "no response_format here"),
-        )
-        for text in ("at once", "repaired", "refused by the endpoint"):
-            typed = flow.Agent("Review.", _wire(server), output=Review, system_tools=False)
-            settled(typed(user(text)))
 
 
 def _wire(server: ChatServer, **more: Any) -> Provider:
@@ -613,10 +509,6 @@ def _merged_files() -> None:
         session.close_sandbox()
 
 
-def _family() -> None:
-    family(Path.cwd()).close()
-
-
 # Contents.
 
 
@@ -624,29 +516,6 @@ def _images() -> None:
     say("a cat", text="look")
     settled(agent("two pictures")(user("see", images=[picture(b"one"), picture(mime="image/gif")])))
     say(tool_call("camera", {}, id="c1"), "a cat and a dog", tools=[CAMERA, CLOCK])
-
-
-def _images_on(kind: str) -> Step:
-    def step() -> None:
-        with ChatServer() as server:
-            server.queue(*ANSWERS[kind])
-            run_session_loop(
-                user("look"),
-                PROMPT,
-                agent_provider=provider_of(kind, server),
-                tools=[CAMERA, CLOCK],
-                system_tools=False,
-            ).synchronize()
-
-    return step
-
-
-def _big() -> None:
-    long = "".join(f"line {number} of a long result\n" for number in range(6_000))
-    say(calls("a"), "it was long", tools=[FunctionTool("f", lambda *_: long, schema=N_SCHEMA)])
-    say("yes", text="word " * 8_000)
-    say(calls("a", text="argument " * 2_000), "ok", tools=[echo()])
-    say("answer " * 8_000)
 
 
 def _odd_tools() -> None:
@@ -662,34 +531,6 @@ def _odd_tools() -> None:
     say(calls("a"), "odd", tools=[FunctionTool("f", lambda *_: {"x": "\ud800", "n": float("nan")},
                                                schema=N_SCHEMA)])  # fmt: skip
     say(calls("a"), "none", tools=[FunctionTool("f", lambda *_: None, schema=N_SCHEMA)])
-
-
-def _server_tools() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"query": {"type": "string"}, "page": {"$ref": "#/$defs/page"}},
-        "required": ["query"],
-        "$defs": {"page": {"type": "integer", "minimum": 1, "default": 1}},
-        "additionalProperties": False,
-    }
-
-    def find(_: Session, arguments: Mapping[str, Any]) -> Any:
-        return {"content": [{"type": "text", "text": f"found {arguments['query']}"}]}
-
-    def fail(*_: object) -> Any:
-        raise errors.MCPRequestError("the server says no", server="library")
-
-    tools = [
-        FunctionTool("library__find", find, schema=schema),
-        FunctionTool("library__fail", fail, schema=schema),
-    ]
-    turns: list[Turn] = [
-        tool_call("library__find", {"query": "moby"}, id="a"),
-        tool_call("library__find", {"page": 0}, id="b"),
-        tool_call("library__fail", {"query": "dick"}, id="c"),
-        "found and failed",
-    ]
-    say(*turns, tools=tools)
 
 
 # Models on the wire, streams and fallbacks.
@@ -722,144 +563,20 @@ def _crash_in_stream() -> None:
     remember(agent(calls("a"), "streamed " * 3_000, tools=[echo()], on_event=hear)(user())).text()
 
 
-def _wires() -> None:
-    with ChatServer() as server:
-        server.queue(
-            openai.status_error(500, "try again"),
-            openai.completion("after a retry", usage=openai.usage(30, 4)),
-            openai.status_error(401, "bad key"),
-            openai.status_error(429, "slow down", retry_after=0),
-            openai.status_error(404, "no model"),
-            openai.html(),
-            openai.dropped(),
-            openai.invalid_json(),
-        )
-        for text in ("retried", "key", "limit", "model", "html", "dropped", "no json"):
-            tries = 2 if text == "retried" else 1
-            model = _wire(server, retry_max_attempts=tries, retry_base_seconds=0)
-            settled(flow.Agent("Go.", model, system_tools=False)(user(text)))
-
-
-def _fallbacks() -> None:
-    down = errors.ProviderServerError("it is down", status=503)
-
-    def chain(*scripts: list[Turn]) -> Provider:
-        first, *more = (ScriptedClient(script).provider for script in scripts)
-        return replace(first, fallbacks=more)
-
-    def ask(provider: Provider, text: str, **more: Any) -> Session:
-        made = flow.Agent("Go.", provider, [echo()], system_tools=False, **more)
-        return settled(made(user(text)))
-
-    ask(chain([down], ["second"]), "the second answers")
-    ask(chain([down], [down], ["third"]), "the third answers")
-    ask(chain([down], [errors.ProviderTimeout("late")]), "nobody answers")
-    ask(chain([calls("a"), down], [calls("b"), "still here"]), "in the middle")
-    ask(chain([down], ["streamed"]), "streamed", on_event=_ignore)
-    ask(chain([errors.AuthenticationError("no", status=401)], ["never"]), "no fallback")
-
-
-def _priced_calls() -> None:
-    out = say(calls("a"), "cheap", tools=[echo()], provider=_priced())
-    out = settled(agent("free", provider=Provider(model="home-grown"))(out))
-    settled(agent("again", provider=_priced())(out))
-
-
 # Programs of many operations.
-
-
-class Team(flow.Workflow):
-    """Plans, writes twice on branches, and puts both together."""
-
-    def __init__(self, plan: Sequence[Turn], left: Sequence[Turn], right: Sequence[Turn]) -> None:
-        super().__init__()
-        self.planner = agent(*plan, tools=[echo()], prompt="Plan.", durability="row")
-        self.left = agent(*left, tools=[echo()], prompt="Write.", durability="row")
-        self.right = agent(*right, tools=[echo()], prompt="Write more.", durability="row")
-
-    def forward(self, session: Session) -> Session:
-        planned = self.planner(session)
-        # One after the other, so that the order in the store does not depend on the machine.
-        left = settled(self.left(planned.fork()))
-        return left.merge(self.right(planned.fork()))
-
-
-def _team() -> None:
-    settled(Team([calls("p"), "a plan"], ["left"], [calls("r"), "right"])(user("a letter")))
-    settled(flow.Sequential(agent("one"), agent("two"))(user("in a row")))
-
-
-def _noting_team(*scripts: Sequence[Turn]) -> Team:
-    """Return a team that notes the plan, from which its call can be gone on with."""
-    team = Team(*scripts)
-
-    def note(_: flow.Agent, __: Session, out: Session) -> None:
-        remember(out)
-
-    team.planner.register_forward_hook(note)
-    return team
-
-
-def _team_fails() -> None:
-    settled(_noting_team(["a plan"], ["left"], [RuntimeError("no network")])(user("a letter")))
-
-
-def _team_crashes() -> None:
-    team = _noting_team([calls("p"), "a plan"], ["left"], [calls("r"), end_process])
-    team(user("a letter")).text()
-
-
-def _team_resumes() -> None:
-    settled(_noting_team([], [], ["right"]).resume(recalled()))
-
-
-def _crash_program() -> None:
-    out = CrashProgram(Path("calls"))(user("go")).synchronize()
-    remember(out)
-
-
-def _told() -> None:
-    long_session()
-
-
-def _told_program() -> None:
-    Path("project").mkdir()
-    os.environ["OPENAI_API_KEY"] = "sk-none"
-    with ChatServer() as server:
-        server.queue(*told_replies())
-        run_told_program(server.base_url, str(Path("project").absolute()))
 
 
 # Files of one session, and bundles.
 
 
-def _paths() -> None:
-    out = say(calls("a"), "done", tools=[echo()])
-    store = Path(os.environ["OPENRATH_HOME"]) / "sessions"
-    out.save(path=store / "alone.jsonl")
-    model = ScriptedClient([calls("a"), "in a file"]).provider
-    run_session_loop(
-        out,
-        PROMPT,
-        agent_provider=model,
-        tools=[echo()],
-        system_tools=False,
-        persist_path=store / "run.jsonl",
-    ).synchronize()
-
-
 SCENARIOS: dict[str, dict[str, Steps]] = {
-    "outcomes": {
+    "version-3": {
         "plain": (_plain,),
         "limits": (_limits,),
         "deadline": (_deadline,),
         "cancelled": (_cancelled,),
         "failed": (_failed,),
-        "finishes": (_finishes,),
-    },
-    "approvals": {
         "approvals": (_approvals,),
-        "rules": (_rules,),
         "later": (
             _approve_later,
             lambda: recalled().approve("a", by="another process"),
@@ -869,77 +586,34 @@ SCENARIOS: dict[str, dict[str, Steps]] = {
         "left": (_approve_later, lambda: recalled().edit("b", {"n": 4})),
         "questions": (_questions,),
         "inside": (_waiting_inside,),
-    },
-    "helpers": {"nested": (_helpers,), "side-by-side": (_helpers_side_by_side,)},
-    "hooks": {"changes": (_hooks,), "broken": (_broken_hooks,)},
-    "typed": {"tool": (_typed_tool,), "schema": (_typed_schema,)},
-    "derived": {
+        "hooks": (_hooks,),
+        "typed": (_typed,),
         "compress": (_compressed,),
         "select": (_selected,),
         "recall": (_recalled,),
         "branches": (_branches,),
         "late": (_late, _late_again, lambda: recalled().fork().synchronize()),
-    },
-    "files": {"tools": (_file_tools,), "merged": (_merged_files,), "family": (_family,)},
-    "contents": {
+        "file-tools": (_file_tools,),
+        "merged": (_merged_files,),
         "images": (_images,),
-        "images-openai": (_images_on("openai"),),
-        "images-anthropic": (_images_on("anthropic"),),
-        "big": (_big,),
         "odd-tools": (_odd_tools,),
-        "server-tools": (_server_tools,),
-    },
-    "providers": {
         "streams": (_streams,),
-        "wires": (_wires,),
-        "fallbacks": (_fallbacks,),
-        "prices": (_priced_calls,),
-    },
-    "programs": {
-        "team": (_team,),
-        "team-failed": (_team_fails,),
-        "team-resumed": (_team_fails, _team_resumes),
-        "team-crashed": (_team_crashes,),
-        "team-crashed-resumed": (_team_crashes, _team_resumes),
-    },
-    "programs-large": {
-        "crash-program": (_crash_program,),
-        "told": (_told,),
-        "told-program": (_told_program,),
-    },
-    "resumed": {
-        "in-model": (_crash_in_model, _go_on("here again")),
         "in-model-open": (_crash_in_model,),
-        "in-tool": (_crash_in_tool, _go_on("decided", tools=[_fatal()])),
         "in-tool-open": (_crash_in_tool,),
         "in-tool-retry": (_crash_in_tool, _decide("retry"), _go_on("again", tools=[_fatal()])),
-        "in-tool-skip": (_crash_in_tool, _decide("skip")),
-        "in-stream": (_crash_in_stream,),
         "in-stream-resumed": (_crash_in_stream, _go_on("short now")),
         "three-times": (
             _crash_in_model,
             _go_on(RuntimeError("gone")),
             _go_on(calls("b"), end_process),
-            _go_on(calls("c"), RuntimeError("gone again")),
             _go_on("at last"),
         ),
-        "crashed-again": (_crash_in_tool, _go_on(calls("y"), end_process, tools=[_fatal()])),
-    },
-    "paths": {"paths": (_paths,)},
-    "postgres": {
-        "plain": (_plain,),
-        "limits": (_limits,),
-        "approvals": (_approvals,),
-        "questions": (_questions,),
-        "branches": (_branches,),
-        "files": (_merged_files,),
-        "big": (_big,),
-        "crash": (_crash_in_tool,),
-        "resumed": (_crash_in_model, _go_on("here again")),
-        "team": (_team,),
     },
 }
 """By group and name: the steps of a program that fills a store."""
+
+CUT = ("left", "inside", "hooks", "late", "merged", "in-tool-retry", "in-stream-resumed")
+"""The stores of which a log is cut off as well."""
 
 
 def main(group: str, name: str, number: str) -> None:

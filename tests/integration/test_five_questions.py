@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from rath.cli.app import app
-from rath.session.questions import NEEDS, EvidenceKind, Question
+from rath.session.questions import NEEDS
 from tests.support import history_program
 from tests.support.asking import KEY
 from tests.support.chat_server import CapturedRequest, ChatServer
-from tests.support.history import KINDS, leave_out
 from tests.support.history_program import NOTE, replies
 
 ROOT = Path(__file__).parents[2]
@@ -57,16 +54,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Told:
     shutil.rmtree(home)
     shutil.rmtree(workspace)
     return Told(store, done.stdout.strip(), requests, tmp_path_factory.mktemp("empty"))
-
-
-@pytest.fixture(scope="module")
-def left_out(reports: Told, tmp_path_factory: pytest.TempPathFactory) -> dict[EvidenceKind, Told]:
-    stores: dict[EvidenceKind, Told] = {}
-    for kind in KINDS:
-        store = tmp_path_factory.mktemp("left-out") / "sessions"
-        leave_out(kind, reports.store, store)
-        stores[kind] = Told(store, reports.session, reports.requests, reports.empty)
-    return stores
 
 
 def rath(reports: Told, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -186,33 +173,3 @@ def test_a_line_of_a_file_is_traced_to_the_call_that_wrote_it(reports: Told) -> 
         ("row", 3, ""),
         ("file", 3, "left.txt"),
     ]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_with_a_kind_of_entry_left_out_its_questions_say_so_and_the_others_answer_as_before(
-    kind: EvidenceKind, reports: Told, left_out: dict[EvidenceKind, Told], answers: Any
-) -> None:
-    done = rath(left_out[kind], "explain", reports.session, "--json")
-    assert done.returncode == 3, done.stderr
-    assert f"evidence is missing: {kind} (" in done.stderr
-    without = json.loads(done.stdout)
-    for question, needed in NEEDS.items():
-        if kind in needed:
-            assert [each["kind"] for each in without[question]["missing"]] == [kind]
-        else:
-            assert without[question] == answers[question]
-
-
-@pytest.mark.parametrize("question", NEEDS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_question_has_its_exit_status(
-    kind: EvidenceKind,
-    question: Question,
-    left_out: dict[EvidenceKind, Told],
-) -> None:
-    store = left_out[kind]
-    asked = ("explain", store.session, f"--{question}", "--store", str(store.store))
-    done = CliRunner().invoke(app, asked)
-    is_missing = kind in NEEDS[question]
-    assert done.exit_code == (3 if is_missing else 0)
-    assert (f"evidence is missing: {kind} (" in done.stderr) == is_missing

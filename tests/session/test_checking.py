@@ -67,7 +67,7 @@ def test_a_command_that_fails_is_a_verdict_too(answer: Any, report: str, status:
     assert call.signal == (9 if "-9" in str(answer) else None)
 
 
-def test_a_long_report_is_cut_and_preserved_complete_next_to() -> None:
+def test_a_long_report_is_cut_and_recorded_in_full() -> None:
     session, verdict = checked("x" * 100_000)
     call = session.record[1]
     assert isinstance(call, ToolRun)

@@ -113,7 +113,7 @@ def test_a_row_made_of_a_payload_knows_its_images_by_digest(row: ChunkRow) -> No
     "images", ["a.png", {"sha256": "0" * 64}, ["a.png", 7, None], [{"url": "x"}]],
     ids=["text", "mapping", "no mappings", "other mappings"],
 )  # fmt: skip
-def test_what_other_programs_put_under_the_name_is_preserved_and_is_no_image(
+def test_images_in_the_form_of_other_programs_are_no_images(
     images: object,
 ) -> None:
     row = ChunkRow(ChunkKind.USER, {"content": "a", "images": images})
@@ -127,12 +127,6 @@ def test_an_image_that_no_digest_names_is_known_and_cannot_be_sent(digest: objec
     (image,) = row.images
     with pytest.raises(PersistenceError, match="does not name it by a sha256"):
         image.to_base64()
-
-
-def test_a_row_is_decoded_and_digested_once() -> None:
-    row = user_text_chunk("hi")
-    assert row.content is row.content
-    assert row.digest is row.digest
 
 
 @given(row=rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from rath.llm import RathLLMAssistantMessage, RathLLMChatChoice, RathLLMChatResp
 from rath.session import (
     ChunkKind,
     Session,
-    load_session,
     run_session_compress,
     run_session_loop,
     select_session,
@@ -102,16 +100,6 @@ def test_an_unusable_summary_is_refused_at_the_call_or_at_each_read(
     for _ in range(2):
         with pytest.raises(RuntimeError, match=problem):
             out.text()
-
-
-def test_a_file_of_its_own_has_the_one_row_and_names_the_placement(tmp_path: Path) -> None:
-    path = tmp_path / "short.jsonl"
-    user = Session.from_user_message("a long story").to("local", spec=str(tmp_path))
-    out = compress("short", user, persist_path=path).synchronize()
-    loaded = load_session(out.id, path=path)
-    assert (loaded.closed, loaded.chunk_table) == (True, out.chunk_table)
-    assert loaded.header.sandbox_backend == "local"
-    assert loaded.header.sandbox_spec == user.sandbox_spec
 
 
 @pytest.mark.parametrize("stopped", ["user", "agent"])

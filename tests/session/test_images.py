@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rath import flow
-from rath._async.deferred import Deferred
 from rath.errors import PersistenceError
 from rath.flow import Compressor
 from rath.llm import Provider, chat_client_for
 from rath.llm.image import Image
 from rath.session import (
-    ChunkRow,
     ChunkTable,
     Session,
     chunk_table_to_messages,
     format_chunk_row_brief,
     load_session,
     tool_feedback_chunk,
-    user_text_chunk,
 )
 from rath.session.events import PendingResult, Row
 from rath.session.loading import load
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore
-from rath.session.provider_builtin import DefaultSessionLoopExecutor
 from rath.session.record import ModelCall, Summary, ToolRun
-from rath.session.tooling import Tool
-from rath.testing import ScriptedClient, Turn, tool_call
+from rath.testing import ScriptedClient, tool_call
 from tests.support.api import preview, texts_of
 from tests.support.asking import KEY
 from tests.support.chat_replies import completion
@@ -62,7 +55,7 @@ from tests.support.result_images import (
     scripted,
     shown_in,
 )
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of, row_lists, run
+from tests.support.sessions import FunctionTool, entries_of, run
 from tests.support.store_lines import lines_for, write_lines
 
 CAT_PNG, DOG_JPEG = picture(b"cat"), picture(b"dog", mime="image/jpeg")
@@ -110,32 +103,6 @@ def test_the_endpoint_gets_images_and_text(tmp_path: Path) -> None:
     ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
-@given(before=row_lists)
-def test_a_call_can_be_rendered_again_after_save_and_load(
-    tmp_path_factory: pytest.TempPathFactory, before: list[ChunkRow]
-) -> None:
-    path = tmp_path_factory.mktemp("run") / "run.jsonl"
-    rows = [*before, user_text_chunk("What is it?", images=[CAT_PNG, DOG_JPEG])]
-    with ChatServer(lambda _: completion("a cat")) as server:
-        provider = openai(server)
-        user = Session(ChunkTable(rows))
-        out = run([], user=user, agent_provider=provider, persist_path=path).synchronize()
-        (request,) = server.requests
-    (call,), client = entries_of(out, ModelCall), chat_client_for(provider)
-    table = load_session(out.id, path=path).chunk_table
-    named = out.chunk_table.vector
-    assert table == out.chunk_table
-    body = replace(out.body.result(), table=ChunkTable(
-        row.with_id(old.id) for row, old in zip(table, named, strict=True) if old.id
-    ))  # fmt: skip
-    loaded = Session.from_body(Deferred.of(body), out.provenance, id=out.id)
-    for session in (out, loaded):
-        again = rerender_call(session, call, client=client, provider=provider)
-        assert again == request.body
-        assert sha256(again).hexdigest() == digest_of(call)
-
-
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_an_image_that_is_lost_fails_the_run_that_would_show_it_before_a_call(
     kind: str, tmp_path: Path
@@ -173,7 +140,7 @@ def test_a_compression_sees_the_images_and_says_what_it_replaced() -> None:
 
 
 @given(contents=st.lists(st.binary(max_size=9), min_size=1, max_size=3))
-def test_no_bytes_of_an_image_are_displayed(contents: list[bytes]) -> None:
+def test_a_repr_holds_no_bytes_of_an_image(contents: list[bytes]) -> None:
     user = Session.from_user_message(
         "x", images=[picture(b"canary" + content) for content in contents]
     )
@@ -196,14 +163,6 @@ def test_a_row_names_the_images_and_holds_their_bytes(kind: str) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_the_endpoint_gets_breaks_no_rule_and_is_what_the_record_says(kind: str) -> None:
-    out, _, bodies = asked(kind)
-    for body in bodies:
-        CHECKS[kind](body)
-    assert digests(out) == [sha256(body).hexdigest() for body in bodies]
-
-
 def test_a_result_outlives_a_crash_with_its_images() -> None:
     calls = tool_call("camera", {}, tool_call("clock", {}, id="c2"), id="c1")
     complete = scripted(calls, "a cat")
@@ -211,28 +170,6 @@ def test_a_result_outlives_a_crash_with_its_images() -> None:
     out = run(["a cat"], FunctionTool("camera", never), FunctionTool("clock", never), user=cut)
     assert out.chunk_table == complete.chunk_table
     assert shown_in(out) == [CAT.blob.data, DOG.blob.data]
-
-
-async def take_a_picture(*_: object) -> Image:
-    return CAT
-
-
-class Taking(DefaultSessionLoopExecutor):
-    """An executor whose calls of tools all give a picture."""
-
-    def dispatch_tool(self, session: Session, tool: Tool, arguments: Mapping[str, Any]) -> Any:
-        return CAT
-
-
-@pytest.mark.parametrize("how", ["async", "executor"])
-def test_whoever_makes_the_call_may_give_an_image(how: str) -> None:
-    turns: list[Turn] = [tool_call("f", {}), "ok"]
-    if how == "async":
-        out = run(turns, AsyncFunctionTool("f", take_a_picture))
-    else:
-        taking = Taking(ScriptedClient(turns))
-        out = run([], FunctionTool("f", never), executor=taking)
-    assert shown_in(out) == [CAT.blob.data]
 
 
 def test_a_result_that_is_given_to_a_replay_may_be_an_image() -> None:
@@ -243,7 +180,7 @@ def test_a_result_that_is_given_to_a_replay_may_be_an_image() -> None:
     assert shown_in(branch) == [each.blob.data for each in (DOG, CAT, DOG)]
 
 
-def test_where_a_row_is_displayed_an_image_is_its_label() -> None:
+def test_the_text_of_a_row_has_a_label_for_each_image() -> None:
     row = tool_feedback_chunk("c1", "camera", "look", images=[CAT])
     assert f"{CAT.label} name='camera'" in format_chunk_row_brief(0, row)
     assert f"{CAT.label} name='camera'" in repr(Session(ChunkTable([row])))
@@ -252,8 +189,6 @@ def test_where_a_row_is_displayed_an_image_is_its_label() -> None:
     (message,) = chunk_table_to_messages(ChunkTable([row]))
     assert (message.role, message.images) == ("tool", (CAT,))
 
-
-NOON = "2026-11-21T12:00:00+00:00"
 
 items = st.one_of(st.text(max_size=5), st.integers(), pictures.map(Image.from_bytes))
 results = st.one_of(items, st.lists(items, max_size=4), st.dictionaries(st.text(max_size=3), items))
@@ -275,31 +210,6 @@ def test_a_result_of_a_round_that_is_not_done_keeps_its_images(tmp_path: Path) -
     (store.directory / "blobs" / DOG.blob.digest).unlink()
     problems = verify(store, complete.id).problems
     assert [DOG.blob.digest in each.text for each in problems if each.kind == "blob"] == [True]
-
-
-def test_a_file_of_the_first_version_may_have_images_of_others_in_a_result(tmp_path: Path) -> None:
-    path = tmp_path / "f.jsonl"
-    payload = {"tool_call_id": "c1", "name": "f", "content": "1"}
-    own = [{"sha256": CAT.blob.digest, "mime": "image/png", "size": CAT.blob.size}]
-    records: list[dict[str, Any]] = [
-        {"record_type": "header", "schema_version": 1, "id": str(UUID(int=1)), "created_at": NOON},
-        *(
-            {
-                "record_type": "chunk",
-                "index": n,
-                "kind": "tool_result",
-                "payload": payload | {"images": images},
-            }
-            for n, images in enumerate((["cat.png"], own))
-        ),
-        {"record_type": "trailer", "closed_at": NOON, "final_chunk_count": 2},
-    ]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / CAT.blob.digest).write_bytes(CAT.blob.data or b"")
-    loaded = load_session(UUID(int=1), path=path)
-    assert [row.images for row in loaded.chunk_table] == [(), (CAT,)]
-    assert loaded.chunk_table[1].images[0].blob.data == CAT.blob.data
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)

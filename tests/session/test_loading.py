@@ -267,20 +267,6 @@ def test_impossible_merge_is_damage(store: FileStore, field: str, count: int, pr
         load(store, merged.id)
 
 
-def test_rows_of_a_parent_that_is_gone_are_damage(store: FileStore) -> None:
-    parent = Session.from_user_message("go")
-    child = parent.fork()
-    write(store, child, parent)
-    with pytest.raises(SessionDamaged, match=f"rows 0 to 1 of session {parent.id}, which is not"):
-        load(store, child.id)
-    loaded = load(store, child.id, recover=True)
-    assert (len(loaded.session.chunk_table), loaded.session.outcome) == (
-        0,
-        NeedsDecision(child.id, ()),
-    )
-    assert isinstance(loaded.problem, SessionDamaged)
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -24,8 +24,8 @@ from rath.session import (
     run_session_loop,
     session_graph_mode_override,
 )
-from rath.session.outcome import Cancelled, Completed, DeadlineExceeded, RoundLimit
-from rath.session.record import ModelCall, Operation, ToolRun
+from rath.session.outcome import Completed, DeadlineExceeded, RoundLimit
+from rath.session.record import ToolRun
 from rath.session.tooling import SystemTools
 from rath.testing import FakeBackend, ScriptedClient, tool_call
 from tests.support.api import builtin_tools, tool_registry, tool_table
@@ -202,23 +202,6 @@ def test_a_tool_over_its_deadline_is_abandoned_and_its_lane_stays_held() -> None
 # ---- what the record keeps
 
 
-def test_the_record_of_a_run() -> None:
-    out = run([tool_call("f", {"x": 1}), "done"], FunctionTool("f", echo)).synchronize()
-    operation, first, tool_run, second = out.record
-    assert isinstance(operation, Operation)
-    assert isinstance(first, ModelCall)
-    assert isinstance(tool_run, ToolRun)
-    assert isinstance(second, ModelCall)
-    assert {entry.operation for entry in out.record} == {operation.operation}
-    assert [row.payload["content"] for row in operation.head] == ["You are a test."]
-    assert [tool.name for tool in operation.tools] == ["f"]
-    assert first.rows == (out.chunk_table[1].id,)
-    assert tool_run.rows == (out.chunk_table[2].id,)
-    assert tool_run.arguments == {"x": 1}
-    assert tool_run.origin.endswith(":FunctionTool")
-    assert (first.seen and first.seen.n_rows, second.seen and second.seen.n_rows) == (1, 3)
-
-
 def test_a_tool_run_names_its_sandbox_its_file_effects_and_its_exit_code(tmp_path: Path) -> None:
     user = Session.from_user_message("go").to("local", spec=str(tmp_path))
     call = tool_call("write_workspace_file", {"path": "a.txt", "content": "hi"})
@@ -232,28 +215,6 @@ def test_a_tool_run_names_its_sandbox_its_file_effects_and_its_exit_code(tmp_pat
 
 
 # ---- persistence of a run
-
-
-def test_cancelling_a_run_ends_its_sub_agents() -> None:
-    inner: list[Session] = []
-    started, asked, go = (threading.Event() for _ in range(3))
-
-    def hold(*_: object) -> None:
-        started.set()
-        go.wait(PATIENCE)
-
-    def ask(session: Session, _: object) -> str | None:
-        inner.append(run([tool_call("hold"), "x"], FunctionTool("hold", hold), user=session))
-        asked.set()
-        return inner[0].text()
-
-    outer = run([tool_call("ask"), "never"], FunctionTool("ask", ask))
-    assert started.wait(PATIENCE)
-    assert asked.wait(PATIENCE)
-    outer.cancel()
-    assert isinstance(outer.outcome, Cancelled)
-    assert isinstance(inner[0].outcome, Cancelled)
-    go.set()
 
 
 def test_a_cancelled_error_of_a_backend_is_a_result() -> None:
@@ -297,33 +258,6 @@ def test_a_resource_key_that_never_returns_is_given_up() -> None:
     out = run([tool_call("f", {}, tool_call("f", {})), "done"], slow)
     assert [result_of(out, 2)["error_kind"], result_of(out, 3)["error_kind"]] == ["abandoned"] * 2
     go.set()
-
-
-def test_an_async_tool_past_its_deadline_holds_its_lane_until_it_ends() -> None:
-    log: list[str] = []
-
-    async def stubborn(*_: object) -> None:
-        log.append("first begins")
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0.05)
-            log.append("first ends")
-
-    async def second(*_: object) -> None:
-        log.append("second begins")
-
-    def run_until(deadline: float) -> Session:
-        log.clear()
-        return run(
-            [tool_call("f", {"key": "k"}), tool_call("g", {"key": "k"}), "done"],
-            AsyncFunctionTool("f", stubborn, timeout=deadline),
-            AsyncFunctionTool("g", second),
-        ).synchronize()
-
-    out = at_a_deadline(run_until, lambda _: "first begins" in log)
-    assert result_of(out)["error_kind"] == "abandoned"
-    assert log == ["first begins", "first ends", "second begins"]
 
 
 def test_without_graph_mode_a_run_still_names_its_producers_and_its_outcome() -> None:

@@ -114,7 +114,7 @@ def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     ],
     ids=["system", "user", "picture", "assistant", "tool", "unknown"],
 )
-def test_rows_of_any_kind_are_displayed_as_text(row: ChunkRow, text: str) -> None:
+def test_recalled_rows_of_any_kind_become_text(row: ChunkRow, text: str) -> None:
     (note,) = recalled(lambda _: [row])
     assert note.text.endswith(text)
     assert note.uri == ""

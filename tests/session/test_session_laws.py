@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Callable
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -17,13 +15,12 @@ from rath.session import (
     ChunkRow,
     LineageKind,
     Session,
-    ancestors_bfs,
     create_system_session,
     create_user_session,
     detach_session,
     fork_session,
 )
-from rath.session.operation import Place, next_place, operation_scope
+from rath.session.operation import Place, operation_scope
 from rath.session.outcome import Completed
 from rath.session.record import Operation
 from rath.testing import FakeBackend
@@ -44,24 +41,6 @@ def test_merge_writes_the_common_prefix_once(
 ) -> None:
     merged = grown(root, left).merge(grown(root, right))
     assert list(merged.chunk_table) == [*root.chunk_table, *left, *right]
-
-
-@given(root=sessions, n_left=st.integers(0, 3), n_right=st.integers(0, 3))
-def test_ancestors_of_a_merge(root: Session, n_left: int, n_right: int) -> None:
-    known: dict[UUID, Session] = {root.id: root}
-
-    def line(length: int) -> Session:
-        session = root
-        for _ in range(length):
-            session = session.fork()
-            known[session.id] = session
-        return session
-
-    left, right = line(n_left), line(n_right)
-    merged = left.merge(right)
-    known[merged.id] = merged
-    expected = {*ancestors_bfs(known, left.id), *ancestors_bfs(known, right.id), left.id, right.id}
-    assert set(ancestors_bfs(known, merged.id)) == expected
 
 
 @given(session=sessions)
@@ -129,32 +108,6 @@ def test_fork_and_detach_do_what_the_methods_do() -> None:
 
 
 paths = st.lists(st.lists(st.sampled_from("ab"), max_size=3), max_size=10)
-
-
-def place_under(path: list[str]) -> Place:
-    if not path:
-        return next_place()
-    with operation_scope(path[0]):
-        return place_under(path[1:])
-
-
-@given(visits=paths)
-def test_within_one_outermost_call_places_count_up_path_by_path(visits: list[list[str]]) -> None:
-    with operation_scope("root"):
-        places = [place_under(path) for path in visits]
-    expected: list[Place] = []
-    for path in visits:
-        dotted = ".".join(["root", *path])
-        expected.append(Place(dotted, sum(place.path == dotted for place in expected)))
-    assert places == expected
-
-
-def test_a_copied_context_counts_on_where_its_origin_does() -> None:
-    with operation_scope("a"):
-        here = contextvars.copy_context()
-        assert [next_place(), here.run(next_place), next_place()] == [
-            Place("a", count) for count in range(3)
-        ]
 
 
 def test_a_derivation_notes_its_place() -> None:

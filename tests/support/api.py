@@ -6,10 +6,8 @@ here unless it is public, or belongs to the module that the test is named after.
 
 from __future__ import annotations
 
-from rath.session import autosave as autosave_module
 from rath.session import record as record_module
 from rath.session.autosave import is_autosaving as is_autosaving
-from rath.session.autosave import is_autosaving_lately as is_autosaving_lately
 from rath.session.autosave import look_again as look_again
 from rath.session.base import with_late as with_late
 from rath.session.body import Body as Body
@@ -90,7 +88,6 @@ from rath.session.open_calls import open_calls as open_calls
 from rath.session.open_calls import own_operation as own_operation
 from rath.session.outcome import Outcome as Outcome
 from rath.session.outcome import Suspended as Suspended
-from rath.session.output import TurnVerdict as TurnVerdict
 from rath.session.output import output_form as output_form
 from rath.session.output import plain_answer as plain_answer
 from rath.session.output_schema import Unfit as Unfit
@@ -120,7 +117,6 @@ from rath.session.run.rounds import ContentCache as ContentCache
 from rath.session.run.run_log import WRITE_CHARS as WRITE_CHARS
 from rath.session.run.run_log import RunLog as RunLog
 from rath.session.run.run_log import watched as watched
-from rath.session.run.stored_programs import StoredSource as StoredSource
 from rath.session.run.stored_programs import program_of as program_of
 from rath.session.scope import recording_scope as recording_scope
 from rath.session.tooling import ArgumentChecker as ArgumentChecker
@@ -146,7 +142,6 @@ __all__ = [
     "CLOCK_READERS",
     "LogSource",
     "RangeSource",
-    "autosave_module",
     "files_module",
     "format_module",
     "hook_answers_module",

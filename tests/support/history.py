@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from uuid import UUID
 
 from msgspec import structs
@@ -21,7 +17,7 @@ from rath.session.graph.recording import Edge, Provenance
 from rath.session.questions import EvidenceKind
 from rath.session.record import ModelCall, Operation, RecalledNote, Summary, ToolRun, Verdict
 from rath.testing import ScriptedClient
-from tests.support.api import CHECK_ORIGIN, Body, Entry, Record, chained, with_late
+from tests.support.api import CHECK_ORIGIN, Body, Entry, Record, with_late
 from tests.support.session_files import placed, worked, writing
 
 KINDS: dict[EvidenceKind, type[Entry]] = {
@@ -131,88 +127,3 @@ def _filter_parents(provenance: Provenance, change: Callable[[Record], Record]) 
 
 
 Json = dict[str, Any]
-_ENTRIES = {each.__struct_config__.tag for each in get_args(Entry)}
-_UNCHANGED = ("row", "agent_rows", "tool_schemas", "call_setup", "intent", "placement")
-
-
-def leave_out(kind: EvidenceKind, source: Path, target: Path) -> None:
-    """Copy a store, without the entries of a kind; what counts or hashes entries does so anew.
-
-    Args:
-        kind: What is left out.
-        source: Directory of the store.
-        target: Directory that is made.
-    """
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sqlite3*"))
-    name = KINDS[kind].__struct_config__.tag
-    logs = {
-        path.stem: [json.loads(line) for line in path.read_bytes().splitlines()]
-        for path in target.glob("*.jsonl")
-    }
-    store = _Store(logs, lambda record: record["event"] != name)
-    for session in logs:
-        data, _ = chained(map(_bytes, store.rewrite(session)), "", is_compact=True)
-        (target / f"{session}.jsonl").write_bytes(data)
-
-
-class _Store:
-    """The logs of a store, and which of their entries stay."""
-
-    def __init__(self, logs: dict[str, list[Json]], keep: Callable[[Json], bool]) -> None:
-        self._logs = logs
-        self._keep = keep
-        self._entries: dict[str, list[tuple[str, bool]]] = {}
-
-    def rewrite(self, session: str) -> Iterator[Json]:
-        """Yield the lines of a log without what is left out."""
-        header = self._logs[session][0]
-        for line in self._logs[session]:
-            record = {name: value for name, value in line.items() if name not in ("sum", "more")}
-            match record.get("event", "header"):
-                case "header":
-                    record["entries"] = [self._part(*part) for part in header.get("entries") or ()]
-                case "finished":
-                    count = record["final_entry_count"]
-                    record["final_entry_count"] = self._n_left(session, count)
-                case kind if kind in _ENTRIES:
-                    if not self._keep(record):
-                        continue
-                    self._count_anew(record, header)
-                case other:
-                    # Results of rounds of several calls would have to be split into rows.
-                    assert other in _UNCHANGED, other
-            yield record
-
-    def entries(self, session: str) -> list[tuple[str, bool]]:
-        """Return the ids of the entries of a session, and which of them stay."""
-        if session not in self._entries:
-            lines = self._logs[session]
-            inherited = [
-                entry
-                for source, start, stop, _ in lines[0].get("entries") or ()
-                for entry in self.entries(source)[start:stop]
-            ]
-            own = [
-                (line["id"], self._keep(line)) for line in lines if line.get("event") in _ENTRIES
-            ]
-            self._entries[session] = [*inherited, *own]
-        return self._entries[session]
-
-    def _part(self, source: str, start: int, stop: int, _: str) -> list[Any]:
-        ids = [id for id, stays in self.entries(source)[start:stop] if stays]
-        digest = sha256(b"".join(UUID(id).bytes for id in ids)).hexdigest()
-        return [source, self._n_left(source, start), self._n_left(source, stop), digest]
-
-    def _count_anew(self, record: Json, header: Json) -> None:
-        if record.get("n_ours") is not None:
-            record["n_ours"] = self._n_left(header["id"], record["n_ours"])
-        if "n_theirs" in record:
-            other = header["parent_session_ids"][1]
-            record["n_theirs"] = self._n_left(other, record["n_theirs"])
-
-    def _n_left(self, session: str, count: int) -> int:
-        return sum(stays for _, stays in self.entries(session)[:count])
-
-
-def _bytes(record: Json) -> bytes:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()

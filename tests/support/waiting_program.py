@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import threading
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -33,10 +29,9 @@ class Sending(FunctionTool):
     approval = "always"
     effects: ToolEffects = "non_idempotent"
 
-    def __init__(self, log: Path | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__("send", self._send, schema=N_SCHEMA, parallel_safe=True)
         self.sent: list[str] = []
-        self._log = log
         self._lock = threading.Lock()
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -45,9 +40,6 @@ class Sending(FunctionTool):
     def _send(self, _: Session, arguments: Mapping[str, Any]) -> str:
         with self._lock:
             self.sent.append(str(arguments["n"]))
-            if self._log is not None:
-                with self._log.open("a") as file:
-                    file.write(f"{arguments['n']}\n")
         return f"sent {arguments['n']}"
 
 
@@ -56,16 +48,12 @@ class WaitingTeam(Workflow):
 
     Args:
         n_helpers: How many helpers are asked at once.
-        log: A file for the calls that are made, outside of the store.
-        dies: The role whose model ends the process where it would say that it is done.
     """
 
-    def __init__(
-        self, n_helpers: int = 1, *, log: Path | None = None, dies: str | None = None
-    ) -> None:
+    def __init__(self, n_helpers: int = 1) -> None:
         super().__init__()
-        self.sending = Sending(log)
-        model = _provider(n_helpers, dies)
+        self.sending = Sending()
+        model = _provider(n_helpers)
         # What was sent is on disk before a model is asked again.
         helper = Agent("helper", model, [self.sending], system_tools=False, durability="row")
         tool = helper.as_tool("helper", effects="idempotent", parallel_safe=True)
@@ -100,24 +88,20 @@ def problems(store: SessionStore, *sessions: UUID) -> list[str]:
     return [f"{each.session}: {each.text}" for each in found if each.severity != "note"]
 
 
-def _provider(n_helpers: int, dies: str | None) -> Provider:
+def _provider(n_helpers: int) -> Provider:
     """Return a provider whose model answers by nothing but the request."""
-    client = ScriptedClient([partial(_answer, n_helpers, dies)] * 10_000)
+    client = ScriptedClient([partial(_answer, n_helpers)] * 10_000)
     kind = "waiting-model"
     register_chat_client(kind, lambda _: client)
     return Provider(provider_kind=kind, model=kind)
 
 
-def _answer(
-    n_helpers: int, dies: str | None, request: RathLLMChatRequest
-) -> RathLLMAssistantMessage:
+def _answer(n_helpers: int, request: RathLLMChatRequest) -> RathLLMAssistantMessage:
     role, last = str(request.messages[0].content), request.messages[-1]
     if role == "boss" and last.role == "user":
         return _calls("helper", [{"task": str(n)} for n in range(n_helpers)])
     if role == "helper" and last.role == "user":
         return _calls("send", [{"n": str(last.content)}])
-    if role == dies:
-        os.kill(os.getpid(), signal.SIGKILL)
     return RathLLMAssistantMessage(content=f"{role} is done")
 
 
@@ -125,12 +109,3 @@ def _calls(tool: str, arguments: list[dict[str, str]]) -> RathLLMAssistantMessag
     turns = [tool_call(tool, each, id=f"{tool}-{n}") for n, each in enumerate(arguments)]
     parts = [part for turn in turns for part in turn.tool_calls or ()]
     return RathLLMAssistantMessage(tool_calls=tuple(parts))
-
-
-def main(session: str, log: str, dies: str) -> None:
-    """Go on with a stored session of the program until a model ends the process."""
-    WaitingTeam(log=Path(log), dies=dies).resume(Session.load(session)).synchronize()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -90,22 +90,6 @@ def test_an_approval_inside_a_call_suspends_the_run_around_it(stored: bool) -> N
     assert (tool.calls, helper.n_calls) == ([1], 2)
 
 
-def test_a_run_goes_on_waiting_while_the_one_inside_does(stored: bool) -> None:
-    tool = Noting()
-    helper = Helper(agent_of("helper", [calls_of(1, 2), "helper is done"], tool))
-    boss = boss_of(helper)
-    out = boss(Session.from_user_message("go")).synchronize()
-    (inner,) = waiting_sessions(again(out, stored))
-    inner.approve("c2")
-    still = boss(again(out, stored)).synchronize()
-    assert still.outcome == NeedsApproval(inner.id, ("c1",))
-    assert tool.calls == []
-    (inner,) = waiting_sessions(again(still, stored))
-    inner.deny("c1")
-    assert boss(again(still, stored)).text() == "boss is done"
-    assert tool.calls == [2]
-
-
 def test_at_any_depth(stored: bool) -> None:
     tool = Noting()
     inmost = Helper(agent_of("inmost", [calls_of(1), "inmost is done"], tool))
@@ -118,22 +102,6 @@ def test_at_any_depth(stored: bool) -> None:
     done = boss(again(out, stored)).synchronize()
     assert (done.text(), tool.calls) == ("boss is done", [1])
     assert results(done) == [("h", "middle is done")]
-
-
-def test_calls_of_a_round_that_all_wait_inside(stored: bool) -> None:
-    tool = Noting()
-    turns = [calls_of(1), calls_of(1), "one is done", "one is done"]
-    helper = Helper(agent_of("helper", turns, tool))
-    first = tool_call("help", {"n": 1}, tool_call("help", {"n": 2}, id="h2"), id="h1")
-    boss = agent_of("boss", [first, "boss is done"], helper)
-    out = boss(Session.from_user_message("go")).synchronize()
-    inner = waiting_sessions(again(out, stored))
-    assert len({each.id for each in inner}) == 2
-    for each in inner:
-        each.approve("c1")
-    done = boss(again(out, stored)).synchronize()
-    assert results(done) == [("h1", "one is done"), ("h2", "one is done")]
-    assert tool.calls == [1, 1]
 
 
 def test_a_program_that_runs_again_goes_on_inside_the_call() -> None:

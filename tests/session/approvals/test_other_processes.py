@@ -19,7 +19,6 @@ from rath.flow import Agent, Workflow
 from rath.session import Session
 from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsApproval, NeedsDecision, NeedsInput
-from rath.session.persistence import SESSION_PARTIAL_SUFFIX
 from rath.session.persistence.store import default_store
 from rath.testing import ScriptedClient
 from tests.session.calls.test_asking import asking
@@ -143,19 +142,6 @@ def test_killed_in_the_round_that_was_allowed_a_call_of_unknown_end_is_not_made_
     assert made(log) == [7, 7]
     ((_, reply),) = results(Session.load(session.id))
     assert reply["arguments"] == {"n": 7}
-
-
-@pytest.mark.parametrize("has_trailer", [False, True], ids=["no trailer", "trailer"])
-def test_a_log_that_was_cut_off_after_it_began_to_wait_still_waits(has_trailer: bool) -> None:
-    """As `kill -9` leaves it: the interrupt stands there, and perhaps nothing that came after."""
-    session = waiting(1, 2, persist=True).approve("c1")
-    path = log_of(session.id)
-    lines = path.read_bytes().splitlines(keepends=True)
-    n_lines = 1 + [json.loads(line).get("event") for line in lines].index("interrupt")
-    left = path if has_trailer else path.with_name(f"{session.id}{SESSION_PARTIAL_SUFFIX}")
-    path.rename(left)
-    left.write_bytes(b"".join(lines[: n_lines + has_trailer]) + b'{"torn')
-    assert Session.load(session.id).outcome == NeedsApproval(session.id, ("c1", "c2"))
 
 
 @pytest.mark.parametrize("n_lost", [1, 40, 200])

@@ -14,16 +14,13 @@ import pytest
 from pydantic import BaseModel
 
 import rath
-from rath._async.deferred import Deferred
-from rath.errors import ResumeMismatch
-from rath.flow import Agent
 from rath.session import Session
 from rath.session.content import ToolFeedback
 from rath.session.log.verify import verify
 from rath.session.outcome import Cancelled, NeedsDecision, NeedsInput
 from rath.session.persistence.store import default_store
-from rath.session.record import Decision, Interrupt, ToolRun
-from rath.testing import ScriptedClient, tool_call
+from rath.session.record import Decision, ToolRun
+from rath.testing import tool_call
 from tests.session.programs.test_going_on import SCRIPT, Counting
 from tests.support.approvals import (
     AGENT,
@@ -31,7 +28,6 @@ from tests.support.approvals import (
     calls_of,
     decisions,
     go,
-    interrupts,
     results,
     tool_runs,
 )
@@ -64,26 +60,6 @@ def test_a_tool_that_asks_suspends_the_run_and_is_called_again_with_the_answer()
     assert results(out) == [("c1", ["red", 1])]
     assert tool.calls == [1, 1]
     assert statuses(out) == ["suspended", "done"]
-
-
-def test_a_question_tells_what_was_asked_and_by_which_call() -> None:
-    session = go([calls_of(1)], asking())
-    (question,) = session.questions
-    assert (question.call_id, question.tool, question.question, question.schema) == (
-        "c1",
-        "f",
-        "which color?",
-        None,
-    )
-    (entry,) = interrupts(session)
-    assert (entry.reason, entry.calls, entry.places, entry.question) == (
-        "input",
-        ("c1",),
-        (0,),
-        "which color?",
-    )
-    session.answer("red")
-    assert session.questions == ()
 
 
 def test_an_answer_is_only_for_the_question_that_was_asked() -> None:
@@ -125,7 +101,7 @@ def test_what_must_come_after_a_call_that_waits_is_not_started_before_it() -> No
     assert results(out) == [("a", "yes"), ("b", "after")]
 
 
-def test_a_refused_call_behind_one_that_waits_is_refused_and_preserved() -> None:
+def test_an_invalid_call_behind_one_that_waits_is_refused() -> None:
     def work(_: Session, __: Mapping[str, Any]) -> Any:
         return rath.ask("?")
 
@@ -134,20 +110,6 @@ def test_a_refused_call_behind_one_that_waits_is_refused_and_preserved() -> None
     out = go(["done"], tool, user=go([turn], tool).answer(1))
     (_, first), (_, second) = results(out)
     assert (first, second["error_kind"]) == (1, "unknown_tool")
-
-
-@pytest.mark.parametrize("n_times", [1, 2])
-def test_an_async_tool_asks_too(n_times: int) -> None:
-    async def work(_: Session, __: Mapping[str, Any]) -> Any:
-        await asyncio.sleep(0)
-        return [rath.ask(f"{at}?") for at in range(n_times)]
-
-    tool = AsyncFunctionTool("f", work)
-    session = go([tool_call("f", {}, id="c1")], tool)
-    for at in range(n_times):
-        assert session.outcome == NeedsInput(session.id, f"{at}?")
-        session = go(["done"] if at == n_times - 1 else [], tool, user=session.answer(at))
-    assert results(session) == [("c1", list(range(n_times)))]
 
 
 def test_tasks_may_ask_in_another_order_when_the_tool_is_called_again() -> None:
@@ -195,25 +157,6 @@ def test_a_tool_that_swallows_what_leaves_it_waits_all_the_same(
     session = go([calls_of(1)], tool)
     assert session.outcome == NeedsInput(session.id, "?")
     assert results(go(["done"], tool, user=session.answer("told"))) == [("c1", "told")]
-
-
-def test_a_callback_of_an_agent_inside_a_tool_is_not_that_tool() -> None:
-    problems: list[BaseException] = []
-
-    def on_event(_: Any) -> None:
-        try:
-            rath.ask("?")
-        except BaseException as exc:  # noqa: BLE001  # the very thing
-            problems.append(exc)
-
-    def work(_: int) -> Any:
-        provider = ScriptedClient(["inner"]).provider
-        inner = Agent("inner", provider, system_tools=False, on_event=on_event)
-        return inner(Session.from_user_message("go")).text()
-
-    out = go([calls_of(1), "done"], Noting(work=work, approval="never"))
-    assert results(out) == [("c1", "inner")]
-    assert {type(each) for each in problems} == {RuntimeError}
 
 
 def test_a_thread_of_a_tool_needs_the_context_of_it() -> None:
@@ -315,16 +258,6 @@ def test_a_question_and_its_answer_are_valid_unicode() -> None:
     assert results(go(["done"], tool, user=session.answer("\udcff"))) == [("c1", "\ufffd")]
 
 
-def test_what_is_stated_to_a_question_by_another_method_names_the_right_one() -> None:
-    session = go([calls_of(1)], asking())
-    with pytest.raises(ValueError, match=r"waits for an input.*use session.answer"):
-        session.decide("c1", "skip")
-    with pytest.raises(ValueError, match=r"what waits: 'c1' .* for an answer: session.answer"):
-        session.approve("c1")
-    with pytest.raises(ValueError, match=r"has not a call 'c7' that waits for an answer"):
-        session.answer(1, "c7")
-
-
 def test_an_approved_call_that_asks_keeps_its_approval() -> None:
     tool = Noting(work=color)
     session = go([calls_of(1)], tool).edit("c1", {"n": 5})
@@ -334,14 +267,6 @@ def test_an_approved_call_that_asks_keeps_its_approval() -> None:
     assert tool.calls == [5, 5]
     assert results(out)[0][1]["result"] == ["red", 5]
     assert tool_runs(out)["c1"].decision == decisions(out)[0].id
-
-
-def test_a_tool_that_is_another_one_by_now_gets_no_answer_of_the_old_one() -> None:
-    session = go([calls_of(1)], asking()).answer("red")
-    other = asking()
-    other.__class__ = type("Other", (Noting,), {"description": "something else"})
-    with pytest.raises(ResumeMismatch, match="c1"):
-        go(["done"], other, user=session)
 
 
 # Stored.
@@ -442,16 +367,6 @@ def test_the_last_decision_holds_and_the_run_of_its_call_names_it() -> None:
     assert (by_id["call_1"].decision, by_id["call_2"].decision) == (None, decision.id)
 
 
-def test_a_decision_is_bound_to_its_call_and_to_what_the_run_waited_for() -> None:
-    session = waiting().decide("call_2", "retry")
-    (interrupt,) = entries_of(session, Interrupt)
-    (decision,) = entries_of(session, Decision)
-    assert interrupt.calls == ("call_2",)
-    assert (decision.interrupt, decision.tool, decision.call) == (interrupt.id, "f", 1)
-    assert decision.arguments == {"n": 2}
-    assert decision.rows == (session.open_calls[1].asked_in,)
-
-
 def test_a_call_that_is_not_open_here_is_refused_and_the_open_ones_are_listed() -> None:
     session, other = waiting(0, known=(2,)), waiting()
     for call in ("call_9", "call_3"):  # unknown, and one whose result is there
@@ -471,7 +386,7 @@ def two_of_one_id() -> Session:
     return cut_off(made, 0, begun=[0, 1])
 
 
-def test_calls_of_one_id_are_reported_apart_by_what_they_are() -> None:
+def test_open_calls_of_one_id_are_decided_by_object() -> None:
     session = two_of_one_id()
     with pytest.raises(ValueError, match=r"2 open calls .* have the id 'same'"):
         session.decide("same", "retry")
@@ -487,13 +402,3 @@ def test_an_unknown_choice_and_a_result_that_does_not_fit_are_refused() -> None:
         session.decide("call_2", "skip", result="x")
     with pytest.raises(TypeError, match="a str, not dict"):
         session.decide("call_2", "done", result={})  # type: ignore[arg-type]  # what is refused
-
-
-def test_a_decision_is_used_up_when_the_call_was_started_again() -> None:
-    session = waiting().decide("call_2", "retry")
-    body = session.body.result()
-    again = Session.from_body(
-        Deferred.of(session.inherited(body)), session.provenance, id=session.id
-    )
-    # It was loaded, and its log says that the call was begun after the decision.
-    assert again.open_calls[1].waits

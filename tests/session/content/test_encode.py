@@ -111,15 +111,7 @@ def test_a_result_has_its_documented_form(value: object, text: str | None) -> No
     assert (encoded.full, encoded.failure) == (None, None)
 
 
-@pytest.mark.parametrize("exit_code", [0, 3, -9])
-def test_the_exit_code_is_reported_next_to_the_text(exit_code: int) -> None:
-    result = CommandResult(exit_code, b"", b"", 1.0)
-    assert encode_result(result).exit_code == exit_code
-    long = CommandResult(exit_code, b"x" * (MAX_STREAM_CHARS + 1), b"", 1.0)
-    assert encode_result(long).exit_code == exit_code
-
-
-def test_what_has_no_json_form_is_displayed_as_python_shows_it() -> None:
+def test_a_result_without_a_json_form_is_its_repr() -> None:
     payload = display({("a", "tuple"): 1})
     assert payload == {"repr": "{('a', 'tuple'): 1}", "type": "dict"}
     assert len(display({("x" * 5000,): 1})["repr"]) == 2000
@@ -224,7 +216,7 @@ def long_output(size: int, *, kept: int | None = None) -> CommandResult:
     return CommandResult(0, complete[:kept], b"", 1.0, Blob.from_bytes(complete, keep=size))
 
 
-def test_a_long_output_says_under_which_path_it_is_preserved() -> None:
+def test_a_long_output_names_the_path_of_the_rest() -> None:
     result = long_output(30_000)
     assert result.stdout_full is not None
     assert display(result)["kept"] == {"stdout": f"output:{result.stdout_full.digest[:12]}"}
@@ -291,7 +283,7 @@ def many(count: int) -> list[Image]:
     return [Image.from_bytes(picture(str(number).encode())) for number in range(count)]
 
 
-def test_the_same_image_is_displayed_once() -> None:
+def test_the_same_image_is_shown_once() -> None:
     made = encode_result([CAT, replace(CAT), DOG, CAT])
     assert json.loads(made.shown) == [CAT.label, CAT.label, DOG.label, CAT.label]
     assert made.images == (CAT, DOG)
@@ -318,14 +310,14 @@ def labelled(value: object) -> object:
 
 
 @given(trees)
-def test_every_image_of_a_result_is_displayed_and_reported(value: Any) -> None:
+def test_every_image_of_a_result_has_its_label_in_the_text(value: Any) -> None:
     made = encode_result([value])
     assert json.loads(made.shown) == labelled([value])
     for image in made.images:
         assert image.label in made.shown
 
 
-def test_more_images_than_are_displayed_are_reported() -> None:
+def test_images_over_the_limit_are_named_as_not_shown() -> None:
     made = encode_result(many(MAX_RESULT_IMAGES + 1))
     *display, last = json.loads(made.shown)
     assert display == [image.label for image in made.images]
@@ -333,7 +325,7 @@ def test_more_images_than_are_displayed_are_reported() -> None:
     assert last.endswith(f"(not shown: the result has more than {MAX_RESULT_IMAGES} images)")
 
 
-def test_more_bytes_than_are_displayed_are_reported_and_a_smaller_one_still_fits() -> None:
+def test_images_over_the_limit_of_bytes_are_named_as_not_shown() -> None:
     large, same = (
         Image.from_bytes(picture(bytes([fill]) * (MAX_RESULT_IMAGE_BYTES // 2))) for fill in (1, 2)
     )
@@ -357,20 +349,20 @@ def test_more_bytes_than_are_displayed_are_reported_and_a_smaller_one_still_fits
     ],
     ids=["absent", "lost", "unknown", "another", "large"],
 )
-def test_what_no_model_can_be_displayed_is_reported(image: Image, why: str) -> None:
+def test_an_image_that_no_model_takes_says_why(image: Image, why: str) -> None:
     made = encode_result({"plot": image})
     assert made.images == ()
     assert json.loads(made.shown)["plot"].startswith(f"{image.label} (not shown: {why}")
 
 
-def test_images_next_to_what_has_no_json_are_displayed() -> None:
+def test_images_next_to_values_without_json_are_shown() -> None:
     value = {"loss": float("nan"), "plots": (CAT, [DOG])}
     made = encode_result(value)
     assert made.images == (CAT, DOG)
     assert json.loads(made.shown)["images"] == [CAT.label, DOG.label]
 
 
-def test_an_image_in_a_model_is_displayed() -> None:
+def test_an_image_in_a_pydantic_model_is_shown() -> None:
     class Seen(BaseModel):
         model_config = ConfigDict(arbitrary_types_allowed=True)
         place: str

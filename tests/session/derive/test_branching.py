@@ -14,16 +14,13 @@ from rath.backend import Backend, BackendSandboxSpec, registry
 from rath.backend.capabilities import Capabilities, IsolationLevel
 from rath.errors import BackendError, PersistenceError
 from rath.llm import Provider
-from rath.llm.chat_response import tool_call_part
-from rath.session import Session, assistant_turn_chunk
+from rath.session import Session
 from rath.session.derive import MergedFiles
 from rath.session.outcome import NeedsDecision
-from rath.session.persistence.store import FileStore
 from rath.session.record import Operation
 from rath.testing import FakeBackend, tool_call
 from rath.testing.store import FakeSessionStore
 from tests.support.api import partial_path_of, provider_without_secrets
-from tests.support.logs import LogMaker
 from tests.support.session_files import (
     FilesBackend,
     files_of,
@@ -54,16 +51,6 @@ def operation_of(session: Session) -> Operation:
     made = [entry for entry in session.record if entry.id == session.id]
     assert isinstance(made[0], Operation)
     return made[0]
-
-
-def test_a_fork_with_a_copy_begins_with_the_files_of_its_parent() -> None:
-    parent = placed({"a": "1"})
-    fork = parent.fork(workspace="copy")
-    assert fork.sandbox is None
-    assert fork.chunk_table == parent.chunk_table
-    assert files_of(fork) == {"a": b"1"}
-    assert operation_of(fork).workspace == "copy"
-    assert fork.provenance.extras == (("workspace", "copy"),)
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
@@ -264,18 +251,6 @@ def test_a_snapshot_is_saved_as_a_run_that_goes_on() -> None:
     assert list(Session.load(out.id).record) == list(out.record)
 
 
-def test_a_session_that_waits_is_saved_with_what_it_waits_for(tmp_path: Path) -> None:
-    asked = assistant_turn_chunk(tool_calls=(tool_call_part("call_1", "f", "{}"),))
-    log = LogMaker().begun().said("go").row(asked).intended("call_1").failed("it broke")
-    FileStore().directory.mkdir(parents=True)
-    partial_path_of(FileStore().path(log.session)).write_bytes(log.data)
-    waiting = Session.load(log.session)
-    waiting.save(store=str(tmp_path / "other"))
-    loaded = Session.load(log.session, store=str(tmp_path / "other"))
-    assert loaded.outcome == waiting.outcome == NeedsDecision(log.session, ("call_1",))
-    assert loaded.body.result().unfinished == waiting.body.result().unfinished
-
-
 @pytest.mark.parametrize("fail_at", range(1, 8))
 def test_whatever_write_fails_what_is_there_can_be_read(fail_at: int) -> None:
     session = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: "x")).fork()
@@ -289,7 +264,7 @@ def test_whatever_write_fails_what_is_there_can_be_read(fail_at: int) -> None:
     assert list(Session.load(session.id, store=store).record) == list(session.record)
 
 
-def test_a_provider_is_reported_without_secrets() -> None:
+def test_a_stored_provider_has_no_secrets() -> None:
     provider = Provider(
         model="m",
         api_key="sk-canary",

@@ -180,7 +180,9 @@ def test_an_error_in_the_middle_leaves_all_as_it_was(tmp_path: Path) -> None:
 FILES = {"a/b": b"1", "c": b"2", "d": b"3"}
 
 
-def test_what_cannot_be_put_back_is_preserved_away_and_reported(tmp_path: Path) -> None:
+def test_files_that_cannot_be_put_back_stay_in_a_folder_that_the_error_names(
+    tmp_path: Path,
+) -> None:
     lay_out(tmp_path, FILES)
 
     def write() -> None:
@@ -205,7 +207,7 @@ def large() -> Session:
     return worked(placed().fork(workspace="copy"), writing("big", LARGE_TEXT), writing("a", "1"))
 
 
-def test_what_was_not_preserved_comes_from_the_open_sandbox(tmp_path: Path) -> None:
+def test_contents_that_were_not_recorded_come_from_the_open_sandbox(tmp_path: Path) -> None:
     done = large()
     assert done.files.apply_to(tmp_path) == ["a", "big"]
     assert laid_out(tmp_path) == files_of(done)

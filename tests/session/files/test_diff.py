@@ -7,7 +7,6 @@ import random
 import shutil
 import stat
 import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from rath._core.blobs import Blob
 from rath.backend.effects import FileEffect
-from rath.backend.file_tools import split_lines
 from rath.session.files.diff import Run, common_runs, unified_diff
 from tests.support.api import net_changes
 from tests.support.session_files import (
@@ -118,57 +116,33 @@ SCRIPT = stat.S_IFREG | 0o755
         ),
     ],
 )  # fmt: skip
-def test_how_a_change_is_displayed(change: FileEffect, expected: str) -> None:
+def test_the_diff_of_a_change(change: FileEffect, expected: str) -> None:
     assert unified_diff([change]) == expected
 
 
 texts = st.lists(st.sampled_from(["x\n", "y\n", "z\n", "y\r\n"]), max_size=30).map("".join)
 
 
-@given(before=texts, after=texts, ends=st.tuples(*[st.sampled_from(["", "x"])] * 2))
-def test_hunks_tell_how_one_text_becomes_another(
-    before: str, after: str, ends: tuple[str, str]
-) -> None:
-    old, new = split_lines(before + ends[0]), split_lines(after + ends[1])
-    text = unified_diff([changed("a", "".join(old).encode(), "".join(new).encode())])
-    assert patched(old, split_lines(text)) == new
-
-
-def patched(old: list[str], diff: list[str]) -> list[str]:
-    """Apply a diff of one text; each of its lines has to fit."""
-    made: list[str] = []
-    left = list(old)
-    for line, following in zip(diff[3:], [*diff[4:], ""], strict=False):
-        body = line[1:-1] if following.startswith("\\") else line[1:]
-        match line[0]:
-            case "@":
-                start, size = hunk_start(line)
-                n_kept = (start - 1 if size else start) - (len(old) - len(left))
-                made += left[:n_kept]
-                del left[:n_kept]
-            case "+":
-                made.append(body)
-            case " " | "-":
-                assert left.pop(0) == body
-                made += [body] if line[0] == " " else []
-            case _:
-                assert line == "\\ No newline at end of file\n"
-    return made + left
-
-
-def hunk_start(header: str) -> tuple[int, int]:
-    first, _, size = header.split()[1].lstrip("-").partition(",")
-    return int(first), int(size or 1)
-
-
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @settings(max_examples=25)
-@given(files=trees, todo=change_lists)
+@given(
+    files=trees,
+    todo=change_lists,
+    before=texts,
+    after_text=texts,
+    ends=st.tuples(*[st.sampled_from(["", "x"])] * 2),
+)
 def test_git_makes_the_files_after_of_those_before(
-    files: dict[str, bytes], todo: list[Change]
+    files: dict[str, bytes],
+    todo: list[Change],
+    before: str,
+    after_text: str,
+    ends: tuple[str, str],
 ) -> None:
     after = dict(files)
-    text = unified_diff(net_changes(follow(after, todo)))
+    old, new = (before + ends[0]).encode(), (after_text + ends[1]).encode()
+    text = unified_diff([*net_changes(follow(after, todo)), changed("lines", old, new)])
+    files, after = {**files, "lines": old}, {**after, "lines": new}
     with temporary_tree(files) as root:
         done = subprocess.run(
             ["git", "apply", "--allow-empty", "--whitespace=nowarn", "-"],
@@ -238,8 +212,6 @@ def replaced(every: int, make: Callable[[int], str], start: int = 0) -> list[str
         pytest.param(["\n"] * 500_000, ["\n"] * 400_000 + ["x"], 400_000, id="all alike"),
     ],
 )
-def test_large_texts_take_little_time(a: list[str], b: list[str], at_least: int) -> None:
-    started = time.thread_time()
-    runs = common_runs(a, b)
-    assert time.thread_time() - started < 5  # 0.3 when nothing traces it; difflib takes minutes
-    assert check(runs, a, b) >= at_least
+def test_large_texts_are_compared_by_long_runs(a: list[str], b: list[str], at_least: int) -> None:
+    # Difflib takes minutes for these.
+    assert check(common_runs(a, b), a, b) >= at_least

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from rath._async.runtime import runtime
@@ -125,14 +124,6 @@ def test_a_file_where_the_other_side_has_a_directory_is_a_conflict() -> None:
 
 
 lines = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n"]), max_size=8)
-texts = st.tuples(lines, st.sampled_from(["", "z", "a"])).map(
-    lambda made: "".join(made[0]) + made[1]
-)
-
-
-@given(base=texts, ours=texts, theirs=texts)
-def test_sides_may_be_exchanged(base: str, ours: str, theirs: str) -> None:
-    assert merge_texts(base, ours, theirs) == merge_texts(base, theirs, ours)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_tool_that_asked_is_made_again_with_what_the_hook_gave() -> None:
 
 
 @pytest.mark.parametrize("is_decided", [False, True], ids=["open", "to be made again"])
-def test_a_call_that_was_not_started_is_displayed_to_the_hooks(is_decided: bool) -> None:
+def test_hooks_see_a_call_that_was_not_started(is_decided: bool) -> None:
     denied = LoopHooks(before_tool=(lambda _: Deny("not now"),))
     tool = Noting(approval="never")
     complete = go([calls_of(1), "end"], tool)
@@ -294,8 +294,14 @@ def contents(session: Session) -> list[tuple[str, str, bytes | None, bytes | Non
     ]
 
 
-def test_each_change_is_in_the_record_with_both_contents() -> None:
-    found = contents(guarded())
+@pytest.mark.parametrize("persist", [False, True], ids=["saved", "recorded"])
+def test_each_change_is_in_a_stored_record_with_both_contents(persist: bool) -> None:
+    out = guarded(persist=persist)
+    out.save()
+    loaded = Session.load(out.id)
+    assert entries_of(loaded, Change) == entries_of(out, Change)
+    found = contents(loaded)
+    assert found == contents(out)
     assert [one[:2] for one in found] == [
         ("input", NAMES[inward]),
         ("arguments", NAMES[before]),
@@ -305,15 +311,6 @@ def test_each_change_is_in_the_record_with_both_contents() -> None:
     ]
     assert found[1][2:] == (b'{"x": "loud"}', b'{"x": "quiet"}')
     assert found[2][2:] == (b'"a secret"', b'"a hidden"')
-
-
-@pytest.mark.parametrize("persist", [False, True], ids=["saved", "recorded"])
-def test_a_stored_session_holds_them_too(persist: bool) -> None:
-    out = guarded(persist=persist)
-    out.save()
-    loaded = Session.load(out.id)
-    assert entries_of(loaded, Change) == entries_of(out, Change)
-    assert contents(loaded) == contents(out)
     assert verify(default_store(), out.id).problems == ()
     assert loaded.replay().chunk_table == out.chunk_table
 
@@ -330,7 +327,7 @@ def test_a_change_stands_in_the_log_before_the_result_that_it_led_to() -> None:
     assert since[2:6] == ["change", "result", "change", "result"]
 
 
-def test_a_change_whose_contents_are_lost_is_reported_as_far_as_it_goes() -> None:
+def test_a_change_whose_contents_are_lost_is_left_out() -> None:
     session = Session.from_user_message("x")
     lost = Blob.from_bytes(b"gone", keep=0)
     change = Change(operation=uuid4(), hook="m:h", what="output", before=lost, after=lost)

@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from rath._async.runtime import runtime
-from rath.errors import SelfWaitError
 from rath.flow import Agent, CallRequest, Deny, ToolResultText
 from rath.flow.hooks import ModelTurn
-from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.image import Image
 from rath.session import Session
 from rath.session.content import AssistantTurn, ToolCall
@@ -134,23 +132,6 @@ def test_hooks_are_asked_in_order_each_with_what_the_one_before_gave(
     ]
     assert found == reports
     assert out.replay().chunk_table == out.chunk_table
-
-
-def test_a_change_names_hook_call_and_row() -> None:
-    asked = agent(Echo())
-    hook, other = adding("!"), ending("?")
-    asked.register_tool_hook(hook, when="before")
-    asked.register_tool_hook(other, when="after")
-    out = ask(asked)
-    first, second = entries_of(out, Change)
-    assert (first.what, second.what) == ("arguments", "result")
-    assert (first.hook, second.hook) == tuple(
-        f"{one.__module__}:{one.__qualname__}" for one in (hook, other)
-    )
-    for change in (first, second):
-        assert (change.call_id, change.call) == ("c", 0)
-        assert change.rows == (out.chunk_table[1].id,)
-        assert change.operation == out.record[0].operation
 
 
 def test_arguments_that_are_the_same_are_no_change() -> None:
@@ -302,7 +283,7 @@ def test_hooks_see_no_call_that_is_refused_anyway() -> None:
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
-def test_images_of_a_result_are_displayed_and_may_be_taken_out() -> None:
+def test_a_hook_sees_the_images_of_a_result_and_may_remove_them() -> None:
     image = Image.from_bytes(PNG)
     seen = list[tuple[Image, ...]]()
 
@@ -360,7 +341,10 @@ def test_hooks_never_run_on_the_runtime_thread() -> None:
     assert runtime().run(here, label="a test") not in seen
 
 
-def test_a_run_that_is_cancelled_in_a_hook_after_a_call_does_not_show_its_result() -> None:
+@pytest.mark.parametrize("kind", ["result", "answer"])
+def test_a_run_that_is_cancelled_in_a_hook_has_nothing_of_what_the_hook_was_shown(
+    kind: str,
+) -> None:
     reached = threading.Event()
 
     async def hang(*_: object) -> None:
@@ -368,13 +352,21 @@ def test_a_run_that_is_cancelled_in_a_hook_after_a_call_does_not_show_its_result
         await asyncio.sleep(10)
 
     asked = agent(Echo())
-    asked.register_tool_hook(hang, when="after")
+    if kind == "result":
+        asked.register_tool_hook(hang, when="after")
+    else:
+        asked.register_model_hook(hang)
     out = asked(Session.from_user_message("go"))
     assert reached.wait(PATIENCE)
     out.cancel().synchronize()
     assert isinstance(out.outcome, Cancelled)
-    assert [(one.status, one.rows) for one in entries_of(out, ToolRun)] == [("interrupted", ())]
-    assert results(out) == []
+    (last,) = list(out.record)[-1:]
+    assert isinstance(last, ToolRun if kind == "result" else ModelCall)
+    assert (last.status, last.rows) == (
+        "interrupted" if kind == "result" else "cancelled",
+        (),
+    )
+    assert (results(out), len(out.chunk_table)) == ([], 2 if kind == "result" else 1)
 
 
 def test_an_agent_that_a_hook_asks_is_counted_and_replayed() -> None:
@@ -419,7 +411,7 @@ def echo() -> FunctionTool:
 
 
 @given(st.lists(st.sampled_from(["", "a", "b"]), max_size=5), st.booleans())
-def test_hooks_are_asked_in_order_each_with_what_the_one_before_gave_model_hooks(
+def test_model_hooks_run_in_order_each_on_the_answer_of_the_one_before(
     marks: list[str], is_async: bool
 ) -> None:
     asked, expected, reports = plain_agent("x"), "x", list[tuple[str, str]]()
@@ -541,39 +533,6 @@ def test_a_hook_that_hangs_ends_its_run(is_async: bool, monkeypatch: pytest.Monk
     go.set()
 
 
-def test_a_hook_that_waits_for_its_own_run_is_refused() -> None:
-    made = list[Session]()
-    asked = plain_agent(lambda _: "x")
-    ready = threading.Event()
-
-    def wait(_: Agent, turn: ModelTurn) -> None:
-        ready.wait(PATIENCE)
-        made[0].text()
-
-    asked.register_model_hook(wait)
-    made.append(submit(asked))
-    ready.set()
-    with pytest.raises(SelfWaitError):
-        made[0].synchronize()
-
-
-def test_a_run_that_is_cancelled_in_a_hook_has_no_answer() -> None:
-    reached = threading.Event()
-
-    async def hang(_: Agent, turn: ModelTurn) -> None:
-        reached.set()
-        await asyncio.sleep(10)
-
-    asked = plain_agent("x")
-    asked.register_model_hook(hang)
-    out = submit(asked)
-    assert reached.wait(PATIENCE)
-    out.cancel().synchronize()
-    assert isinstance(out.outcome, Cancelled)
-    assert [(one.status, one.rows) for one in calls(out.record)] == [("cancelled", ())]
-    assert len(out.chunk_table) == 1
-
-
 class Number(BaseModel):
     n: int
 
@@ -606,18 +565,6 @@ def test_blocks_of_a_changed_answer_are_not_sent_back() -> None:
     (reply,) = [one for one in vendor.requests[1] if one["role"] == "assistant"]
     assert (reply["content"], reply.get("blocks")) == ("y", None)
     assert any("blocks" in one for one in plain.requests[1])
-
-
-def test_what_was_streamed_was_displayed_before_a_hook_saw_it() -> None:
-    reports = list[str | None]()
-
-    def on_event(delta: RathLLMStreamDelta) -> None:
-        reports.append(delta.content_delta)
-
-    asked = plain_agent("ab", on_event=on_event)
-    asked.register_model_hook(adding_text("!"))
-    assert submit(asked).text() == "ab!"
-    assert "".join(filter(None, reports)) == "ab"
 
 
 @pytest.mark.parametrize("hooks", [[], {"model": []}, print])

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +31,6 @@ from rath.session.persistence.store import FileStore
 from rath.session.session import Session
 from tests.support.api import BlobStore, files_module
 from tests.support.images import picture, pictures
-from tests.support.sessions import row_lists
 from tests.support.store_lines import write as write_stored
 
 CAT, DOG = picture(b"cat"), picture(b"dog")
@@ -71,21 +69,6 @@ def names(directory: Path | None = None) -> set[str]:
 
 def digests(*contents: bytes) -> set[str]:
     return {sha256(content).hexdigest() for content in contents}
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=row_lists)
-def test_any_rows_come_back_with_their_images(tmp_path: Path, rows: list[ChunkRow]) -> None:
-    path = tmp_path / "run.jsonl"
-    session = write(*rows, path=path)
-    loaded = load_session(session.id, path=path).chunk_table
-    assert loaded == session.chunk_table
-    assert [(row.digest, row.content, row.id) for row in loaded] == [
-        (row.digest, row.content, row.id) for row in session.chunk_table
-    ]
-    assert [image.to_base64() for row in loaded for image in row.images] == [
-        image.to_base64() for row in session.chunk_table for image in row.images
-    ]
 
 
 def test_the_path_and_the_bytes_of_an_image_stand_in_no_log(tmp_path: Path) -> None:
@@ -309,27 +292,6 @@ def test_bytes_that_a_sweep_took_are_written_again(monkeypatch: pytest.MonkeyPat
         writer.write_chunk(0, session.chunk_table[0])
     assert taken
     assert names() == digests(CAT)
-
-
-def test_writers_and_sweeps_side_by_side_lose_nothing() -> None:
-    contents = [picture(bytes([number])) for number in range(4)]
-    write(user_text_chunk("look", images=contents))
-
-    def write_some(seed: int) -> list[UUID]:
-        return [stored(contents[(seed + number) % 4]) for number in range(8)]
-
-    def delete_and_sweep() -> list[UUID]:
-        for number in range(8):
-            removed(stored(contents[number % 4]))
-            prune_sessions(older_than=timedelta(days=7))
-        return []
-
-    with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(write_some, seed) for seed in range(3)]
-        jobs.append(pool.submit(delete_and_sweep))
-        written = [session_id for job in jobs for session_id in job.result()]
-    for session_id in written:
-        assert load_session(session_id).chunk_table[0].images[0].blob.data is not None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)

@@ -190,46 +190,6 @@ def test_pieces_are_read_as_the_complete(groups: list[list[Event]], data: st.Dat
     assert reader.n_good == len(log)
 
 
-@settings(max_examples=15)
-@given(st.lists(st.lists(lines, min_size=1, max_size=3), max_size=3))
-def test_a_log_that_is_cut_anywhere_gives_its_complete_groups(groups: list[list[Event]]) -> None:
-    log = log_of(groups)
-    encoder, ends, complete = Encoder(SESSION), [0], [0]
-    all_groups: list[list[Event]] = [[HEADER], *groups]
-    for group in all_groups:
-        ends.append(ends[-1] + len(encoder.add(*group).data))
-        complete.append(complete[-1] + len(group))
-    for size in range(ends[1], len(log)):
-        n_groups = max(i for i, end in enumerate(ends) if end <= size)
-        found = read_lines(log[:size], "log")
-        assert len(unnamed(found.lines)) == complete[n_groups]
-        assert (found.reader.n_good, found.n_torn) == (ends[n_groups], size - ends[n_groups])
-
-
-SMALL = log_of(
-    [
-        [Row(0, user_text_chunk("hello").with_id(RowId(SESSION, 0)))],
-        [Row(1, user_text_chunk("a").with_id(RowId(SESSION, 1))), RoundEnd(0, ())],
-        [PartialText(SESSION, "b")],
-    ]
-)
-
-
-def test_no_flipped_bit_is_believed() -> None:
-    complete = read_lines(SMALL, "log").lines
-    for place in range(len(SMALL)):
-        for bit in range(8):
-            changed = bytearray(SMALL)
-            changed[place] ^= 1 << bit
-            try:
-                found = read_lines(bytes(changed), "log").lines
-            except SessionDamaged as exc:
-                assert exc.line is not None  # noqa: PT017  # a prefix is as good
-            else:
-                assert found == complete[: len(found)]
-                assert len(found) < len(complete)
-
-
 def test_writing_goes_on_where_reading_ended_and_repeats_no_rows_of_an_agent() -> None:
     head, tool = (user_text_chunk("be good"),), RathLLMFunctionTool("f", {"type": "object"})
     run = operation(SESSION, head=head, tools=(tool,))
@@ -372,26 +332,6 @@ def test_nothing_but_late_entries_and_a_reopening_follow_a_trailer() -> None:
     assert len(reply(log_of(again))) == 6
     with pytest.raises(SessionDamaged, match="log:3: partial after the end"):
         read_lines(log_of([[end], [PartialText(SESSION, "x")]]), "log")
-
-
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (b"", "log:1: missing header: the file has no complete line"),
-        (b'{"record_type": "header"', "log:1: missing header: the file has no complete line"),
-        (b'{"record_type": "chunk"}\n', "log:1: missing header: chunk before header"),
-        (b'{"record_type": "header"}\n', "log:1: malformed header: schema_version is None"),
-        (b'{"record_type": "header", "schema_version": 4}\n', "newer than CURRENT_SCHEMA_VERSION"),
-        (b'{"record_type": "header", "schema_version": 2}\n', "no checksum at its end"),
-        (b'{"record_type":"header","schema_version":3}\n', "no checksum at its end"),
-        (b'{"event":"row"}\n', "log:1: missing header: row before header"),
-        (b'{"record_type": "header", "schema_version": 1, "sum": ""}\n', "has no checksums"),
-        (b"[1]\n", "expected a JSON object, found list"),
-    ],
-)
-def test_a_file_without_a_good_header_is_refused(data: bytes, problem: str) -> None:
-    with pytest.raises(PersistenceError, match=problem):
-        read_lines(data, "log", recover=True)
 
 
 OLD_HEADER: dict[str, Any] = {

@@ -93,7 +93,7 @@ def test_a_server_that_is_not_there_is_named(tmp_path: object) -> None:
     store.close()
 
 
-def test_no_password_is_reported(
+def test_no_password_is_in_texts_logs_or_errors(
     postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -193,7 +193,7 @@ def test_what_is_deleted_by_somebody_else_meanwhile_is_no_error(store: SessionSt
 # Pruning.
 
 
-def test_prune_keeps_all_that_what_is_preserved_came_from(store: SessionStore) -> None:
+def test_prune_keeps_the_ancestors_of_a_session_that_stays(store: SessionStore) -> None:
     root, unrelated = stored(store, "go", days=30), stored(store, days=30)
     child = root.fork()
     write(store, child, root, at=days_ago(20))
@@ -229,7 +229,7 @@ def test_prune_keeps_what_is_damaged(store: SessionStore, caplog: pytest.LogCapt
     assert "kept" in caplog.text
 
 
-def test_what_cannot_be_moved_is_preserved(
+def test_prune_keeps_a_session_that_cannot_be_moved(
     store: SessionStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stubborn(FileStore):

@@ -72,7 +72,7 @@ def test_a_fenced_block_is_found_in_any_prose(count: Count, before: str, after: 
 
 
 @given(st.text(max_size=40))
-def test_a_text_that_does_not_fit_is_stated_to_be_unfit(text: str) -> None:
+def test_any_text_that_does_not_fit_is_refused(text: str) -> None:
     assert why(output_form(Count), text)
 
 
@@ -143,11 +143,11 @@ def test_a_type_without_a_schema_is_refused(wanted: object) -> None:
         (Even, '{"number": -1}', "KeyError: -1"),
     ],
 )
-def test_the_problem_is_stated_in_words(wanted: object, text: str, problem: str) -> None:
+def test_the_problem_of_an_answer_in_words(wanted: object, text: str, problem: str) -> None:
     assert problem in why(output_form(wanted), text)
 
 
-def test_many_problems_are_not_all_reported() -> None:
+def test_many_problems_are_counted() -> None:
     problem = why(output_form(list[int]), json.dumps(["x"] * 100))
     assert "and 90 more" in problem
     assert len(problem) < 3000

@@ -18,7 +18,6 @@ from rath.errors import InvalidRequestError, OutputError
 from rath.llm import Provider
 from rath.session import Session, run_session_loop
 from rath.session.outcome import Completed
-from rath.session.output import plan_output
 from rath.session.record import ModelCall, ToolRun
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.anthropic_replies import message, tool_use
@@ -118,14 +117,6 @@ def test_the_tool_is_offered_next_to_the_others(server: ChatServer) -> None:
     assert "response_format" not in body
 
 
-def test_the_tool_is_one_like_any_other() -> None:
-    plan = plan_output(Count, 0, candidates=(), tool_names=())
-    assert plan is not None
-    tool = plan.offer.tool
-    assert (tool.name, tool.resource_key({})) == ("final_answer", ("final_answer",))
-    assert tool.description == plan.spec.tool.description
-
-
 def test_a_tool_of_the_user_keeps_its_name() -> None:
     mine = FunctionTool("final_answer", lambda *_: "mine")
     turns = [tool_call("final_answer", {}), tool_call("final_answer_2", {"words": 3})]
@@ -205,7 +196,7 @@ def test_what_was_wrong_is_sent_back(form: str, server: ChatServer) -> None:
     assert "words: Input should be greater than or equal to 0" in second["content"]
 
 
-def test_a_text_in_the_place_of_the_call_is_reported_what_was_expected(server: ChatServer) -> None:
+def test_a_text_instead_of_the_call_is_sent_back_with_the_tool_name(server: ChatServer) -> None:
     server.queue(completion("There are three."), answer("tool", 3))
     out = asked(server, "tool")
     assert out.output == Count(words=3)
@@ -336,7 +327,7 @@ class Textless(Exception):
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_a_validator_that_leaves_is_reported_the_model(
+def test_a_validator_that_raises_an_exit_is_a_problem_that_the_model_reads(
     error: BaseException, reports: str, turn: Turn
 ) -> None:
     class Leaving(BaseModel):

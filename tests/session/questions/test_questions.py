@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -14,10 +13,7 @@ from pydantic import BaseModel
 from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.llm import Provider
-from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.custom_client import RecordedClient
-from rath.llm.evidence import CallEvidence
-from rath.session import ChunkTable, Session, run_session_compress, user_text_chunk
+from rath.session import ChunkTable, Session, user_text_chunk
 from rath.session.graph.recording import Provenance
 from rath.session.outcome import Completed, OutputValue
 from rath.session.questions import (
@@ -35,7 +31,7 @@ from tests.support import chat_replies
 from tests.support.api import Body, Entry
 from tests.support.asking import KEY
 from tests.support.chat_server import ChatServer
-from tests.support.history import MENU, NOTE, long_session
+from tests.support.history import long_session
 from tests.support.images import picture
 from tests.support.rendering import rerender_call
 from tests.support.session_files import created, placed, worked, writing
@@ -47,27 +43,6 @@ QUESTIONS = [what_was_seen, who_answered, where_tools_ran, what_changed, where_f
 @pytest.fixture(scope="module")
 def session() -> Session:
     return long_session()
-
-
-def test_each_call_saw_instructions_rows_notes_and_tools(session: Session) -> None:
-    answer = what_was_seen(session)
-    assert [(each.turn, each.call.purpose) for each in answer.calls] == [
-        *[(turn, "turn") for turn in range(1, 7)],
-        (7, "compress"),
-        (8, "turn"),
-        (None, "select"),
-    ]
-    assert {each.proof for each in answer.calls} == {"same"}
-    first, compress, select = answer.calls[0], answer.calls[6], answer.calls[8]
-    assert (first.recalled, first.context_at) == ((NOTE,), 0)
-    assert [row.content for row in first.head] != []
-    assert len(first.tools) == 3
-    assert first.rows is not None
-    assert [len(one.rows or ()) for one in answer.calls] == [1, 3, 4, 6, 4, 6, 10, 1, 2]
-    assert compress.question is not None
-    assert select.question is not None
-    assert MENU[0] in select.question
-    assert select.session == session.id
 
 
 def test_a_turn_has_only_its_own(session: Session) -> None:
@@ -231,24 +206,6 @@ def test_without_its_rows_or_its_operation_a_call_is_not_proved() -> None:
     assert (call.proof, call.head, call.session) == ("none", (), None)
 
 
-def test_a_recorded_call_is_never_sent(evidence: CallEvidence) -> None:
-    client = RecordedClient(evidence)
-    request = RathLLMChatRequest(messages=())
-    with pytest.raises(RuntimeError, match="never sent"):
-        client.complete(request)
-    draft = client.open_draft(request, streaming=True, provider_origin="call")
-    assert draft.last_evidence() is None
-    with pytest.raises(RuntimeError, match="never sent"):
-        draft.asend().send(None)
-    assert client.provider.api_key is None
-
-
-@pytest.fixture
-def evidence() -> CallEvidence:
-    (call,) = [entry for entry in run(["done"]).record if isinstance(entry, ModelCall)]
-    return call.evidence
-
-
 CLIENT = ScriptedClient(["done"])
 
 
@@ -257,18 +214,6 @@ def session_and_call() -> tuple[Session, ModelCall]:
     out = run([], agent_provider=client.provider).synchronize()
     (call,) = entries_of(out, ModelCall)
     return out, call
-
-
-def test_rows_are_found_wherever_they_still_are_among_those_that_a_session_came_from() -> None:
-    client = ScriptedClient(["an answer"])
-    reports = run([], agent_provider=client.provider)
-    (call,) = entries_of(reports, ModelCall)
-    both = reports.fork().merge(reports.detach().merge(reports))
-    short = ScriptedClient(["short"])
-    compressed = run_session_compress(both, reports, agent_provider=short.provider)
-    body = rerender_call(compressed, call, client=client, provider=client.provider)
-    assert call.seen is not None
-    assert sha256(body).hexdigest() == call.seen.request_digest
 
 
 def test_rows_that_are_nowhere_any_more_are_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
@@ -17,10 +17,10 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session
 from rath.session.persistence.store import SessionLog
-from rath.session.record import InnerLog, Operation, ToolRun, Verdict, parent_sink
+from rath.session.record import InnerLog, Operation, Verdict, parent_sink
 from rath.testing import ScriptedClient, tool_call
 from tests.support.journal_store import JournalStore
-from tests.support.sessions import FunctionTool, entries_of, run
+from tests.support.sessions import FunctionTool, entries_of, run, verdict
 from tests.support.waiting import PATIENCE, wait_until
 
 # ---- a log of which the test says when it is written
@@ -49,13 +49,6 @@ def noting(entry: Verdict, log: InnerLog | None) -> Callable[[object], None]:
     return note
 
 
-def entry_of_inner_run() -> Verdict:
-    return Verdict(
-        operation=uuid4(), name="v", judge="", passed=True, score=None, report="",
-        workspace_digest=None,
-    )  # fmt: skip
-
-
 def is_in_log(store: JournalStore, session: UUID, entry: Verdict) -> bool:
     return any(str(entry.id).encode() in one.data for one in store.events if one.session == session)
 
@@ -68,25 +61,13 @@ def store(monkeypatch: pytest.MonkeyPatch) -> JournalStore:
 
 
 def test_an_entry_of_a_run_inside_waits_for_the_log_of_that_run(store: JournalStore) -> None:
-    entry, inner = entry_of_inner_run(), InnerWrite()
+    entry, inner = verdict(), InnerWrite()
     out = run(["done"], persist=True, on_event=noting(entry, InnerLog(lambda: inner)))
     assert inner.is_waited_for.wait(PATIENCE)
     assert not is_in_log(store, out.id, entry)
     inner.set_result(None)
     assert entry in out.record
     assert is_in_log(store, out.id, entry)
-
-
-def test_a_caller_without_a_log_asks_for_no_write() -> None:
-    entry, asked = entry_of_inner_run(), list[int]()
-
-    def flush() -> Future[None]:
-        asked.append(1)
-        return InnerWrite()
-
-    out = run(["done"], on_event=noting(entry, InnerLog(flush)))
-    assert entry in out.record
-    assert asked == []
 
 
 # ---- agents that ask agents
@@ -200,28 +181,6 @@ def test_a_slow_log_inside_holds_up_the_logs_around_it(depth: int, slow: SlowSto
         slow.go.set()
         assert out.text() == "done"
     assert_written_inside_first(slow, out)
-
-
-@pytest.mark.parametrize("depth", [2, 3])
-@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
-def test_wherever_it_is_cut_off_no_recorded_call_is_made_again(
-    depth: int, torn: bool, slow: SlowStore
-) -> None:
-    slow.go.set()
-    with autosave():
-        out = team(depth, [], says=done)(Session.from_user_message("go")).synchronize()
-    assert_written_inside_first(slow, out)
-    for n_writes in range(1, len(slow.events) + 1):
-        left = slow.after(n_writes, torn=torn)
-        log = left.read(out.id)
-        if log is None or b"\n" not in log.data:
-            continue
-        started, made = Session.load(out.id, store=left), list[str]()
-        if not any(isinstance(entry, Operation) for entry in started.record):
-            continue
-        is_known = any(isinstance(one, ToolRun) and one.tool == "look" for one in started.record)
-        again = team(depth, made, says=done).resume(started, store=left)
-        assert (again.text(), made) == ("done", [] if is_known else made), n_writes
 
 
 def test_the_result_of_another_call_waits_with_what_it_is_written_with(slow: SlowStore) -> None:

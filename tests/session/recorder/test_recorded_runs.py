@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -27,15 +26,13 @@ from rath.session import Session, run_session_compress
 from rath.session.chunk import tool_feedback_chunk
 from rath.session.events import Intent, PendingResult, Reopened
 from rath.session.log.verify import verify
-from rath.session.outcome import Cancelled, NeedsDecision
+from rath.session.outcome import Cancelled
 from rath.session.persistence.store import FileStore
 from rath.session.record import Operation, ToolRun, Verdict
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import (
-    autosave_module,
     default_durability,
     is_autosaving,
-    is_autosaving_lately,
     open_logs_of,
     own_operation,
     partial_path_of,
@@ -43,7 +40,13 @@ from tests.support.api import (
 )
 from tests.support.cut_off import NOON
 from tests.support.cut_off import cut_off as cut_short
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, cancelled_session, run
+from tests.support.sessions import (
+    AsyncFunctionTool,
+    FunctionTool,
+    cancelled_session,
+    run,
+    verdict,
+)
 from tests.support.waiting import PATIENCE
 
 
@@ -94,31 +97,6 @@ def test_what_is_read_back_is_what_was_made(script: Any, durability: Any, second
     assert_is(Session.load(first.id), first)
     assert_is(Session.load(live.id), live)
     assert verify(FileStore(), live.id).problems == ()
-
-
-def test_the_results_of_a_round_are_written_as_they_come() -> None:
-    first, seen = threading.Event(), list[list[str]]()
-
-    def slow(session: Session, _: object) -> str:
-        first.wait(PATIENCE)
-        while "result" not in (kinds := kinds_of(partial_path_of(log_of(session.id)))):
-            pass
-        seen.append(kinds)
-        return "slow"
-
-    def quick(_: Session, __: object) -> str:
-        first.set()
-        return "quick"
-
-    tools = [
-        FunctionTool("slow", slow, parallel_safe=True),
-        FunctionTool("quick", quick, parallel_safe=True),
-    ]
-    calls = tool_call("slow", "", tool_call("quick"))
-    out = run([calls, "done"], *tools, persist=True).synchronize()
-    assert seen[0].count("result") == 1
-    assert "round" in kinds_of(log_of(out.id))
-    assert_is(Session.load(out.id), out)
 
 
 def test_an_unknown_durability_is_refused_at_once() -> None:
@@ -278,22 +256,6 @@ def cut_off(**options: Any) -> Session:
     return out
 
 
-def test_it_goes_on_in_the_same_log() -> None:
-    first = cut_off(persist=True)
-    waiting = Session.load(first.id)
-    assert waiting.outcome == NeedsDecision(first.id, ())
-    out = run([tool_call("echo"), "done"], ECHO, user=waiting).synchronize()
-    assert out.id == first.id
-    kinds = kinds_of(FileStore().path(out.id))
-    assert [kind for kind in kinds if kind in ("failed", "reopened", "finished")] == [
-        "failed",
-        "reopened",
-        "finished",
-    ]
-    assert_is(Session.load(out.id), out)
-    assert verify(FileStore(), out.id).problems == ()
-
-
 def test_it_is_written_complete_where_its_log_is_gone() -> None:
     first = cut_off(persist=True)
     waiting = Session.load(first.id)
@@ -370,18 +332,6 @@ def test_a_decision_does_not_hold_for_a_call_that_somebody_else_made_since() -> 
     late = run(["never"], FunctionTool("echo", pytest.fail), user=waiting)
     with pytest.raises(PersistenceError, match="somebody else has gone on with it"):
         late.synchronize()
-
-
-def verdict(name: str = "good") -> Verdict:
-    return Verdict(
-        operation=UUID(int=1),
-        name=name,
-        judge="me",
-        passed=True,
-        score=None,
-        report="",
-        workspace_digest=None,
-    )
 
 
 def names(session: Session) -> list[str]:
@@ -488,23 +438,6 @@ def say(home: Path, **sessions: object) -> None:
     (home / "config.json").write_text(json.dumps({"version": 1, "sessions": sessions}))
 
 
-class Clock:
-    """A clock that stands still until it is moved: a busy machine may take longer than a look."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic()
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(autosave_module, "time", made)
-    return made
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "openrath-home"
@@ -555,25 +488,6 @@ def test_the_program_stands_above_the_environment_and_that_above_the_config(
             assert not is_autosaving()
 
 
-def test_settings_are_not_read_each_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_autosaving()
-    monkeypatch.setenv("OPENRATH_PERSIST", "1")
-    assert not is_autosaving_lately()
-    assert is_autosaving()
-    assert is_autosaving_lately()
-    monkeypatch.setenv("OPENRATH_PERSIST", "0")
-    clock.now += 2
-    assert not is_autosaving_lately()
-
-
-def test_a_config_is_looked_at_again_after_a_while(home: Path, clock: Clock) -> None:
-    assert not is_autosaving()
-    say(home, persist=True)
-    assert not is_autosaving()
-    clock.now += 2
-    assert is_autosaving()
-
-
 def test_every_derivation_is_stored() -> None:
     with autosave():
         base = run(["one"])
@@ -589,7 +503,7 @@ def test_every_derivation_is_stored() -> None:
         assert Session.load(session.id).chunk_table == session.chunk_table
 
 
-def test_a_derivation_that_cannot_be_stored_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_derivation_that_cannot_be_stored_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     FileStore().directory.parent.mkdir(parents=True)
     FileStore().directory.write_text("no directory")
     with autosave():
@@ -601,7 +515,7 @@ def test_a_derivation_that_cannot_be_stored_is_reported(caplog: pytest.LogCaptur
     assert [record.levelno for record in reports] == [logging.ERROR]
 
 
-def test_a_store_that_is_not_known_is_reported_and_keeps_nobody_from_a_fork(
+def test_an_unknown_store_is_logged_and_the_fork_is_made(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OPENRATH_STORE", "nowhere://x")

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
-import subprocess
 import sys
-import threading
-from collections.abc import Awaitable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rath._async.deferred import Deferred
 from rath.errors import PersistenceError
@@ -37,14 +29,9 @@ from tests.support.api import (
     Candidate,
     RunLog,
     load_prices,
-    partial_path_of,
     prices_module,
-    watched,
 )
-from tests.support.chat_replies import completion
-from tests.support.chat_server import ChatServer
 from tests.support.sessions import FunctionTool, entries_of, run
-from tests.support.waiting import PATIENCE
 
 
 def echo(_: Session, arguments: object) -> object:
@@ -112,86 +99,6 @@ def test_no_call_is_made_whose_intent_could_not_be_written(failing: FakeSessionS
     assert made == []
 
 
-@contextmanager
-def small_disk(path: Path, size: str) -> Generator[Path]:
-    """Mount a file system of `size` in a folder of the test; skip the test where that cannot be."""
-    path.mkdir()
-    mount, unmount = shutil.which("mount"), shutil.which("umount")
-    if mount is None or unmount is None:
-        pytest.skip("there is no mount command")
-    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
-    done = subprocess.run([mount, *options], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run([unmount, str(path)], check=True)
-
-
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    big = FunctionTool("big", lambda *_: "x" * 20_000)
-    with small_disk(tmp_path / "disk", "256k") as disk:
-        monkeypatch.setenv("OPENRATH_HOME", str(disk / "home"))
-        first = run(["small"], persist=True).synchronize()
-        out = run([tool_call("big")] * 40, big, user=first, persist=True)
-        with pytest.raises(PersistenceError, match="No space left"):
-            out.synchronize()
-        partial = partial_path_of(FileStore().path(out.id))
-        assert partial.exists()
-        loaded = Session.load(out.id)
-        assert 2 < len(loaded.chunk_table) < len(out.partial_table) + 1
-        assert loaded.chunk_table == out.partial_table.prefix(len(loaded.chunk_table))
-        assert Session.load(first.id).chunk_table == first.chunk_table
-
-
-@contextmanager
-def read_only(path: Path) -> Generator[Path]:
-    """Give a folder of the test in which nobody can write."""
-    if os.getuid():
-        path.mkdir(mode=0o555)
-        yield path
-        return
-    # Root may write whatever the permissions say, but not here.
-    with small_disk(path, "64k,ro") as disk:
-        yield disk
-
-
-def test_a_read_only_directory_is_named(tmp_path: Path) -> None:
-    session = Session.from_user_message("hi")
-    with read_only(tmp_path / "disk") as directory:
-        with pytest.raises(PersistenceError, match="cannot be") as caught:
-            session.save(store=str(directory / "sessions"))
-        assert str(directory) in str(caught.value)
-        assert list(directory.iterdir()) == []
-    assert session.save()
-
-
-def test_a_writer_in_another_process_is_reported(tmp_path: Path) -> None:
-    path, go, started = tmp_path / "run.jsonl", threading.Event(), threading.Event()
-
-    def hold(*_: object) -> str:
-        started.set()
-        go.wait(PATIENCE)
-        return "held"
-
-    first = run([tool_call("hold"), "done"], FunctionTool("hold", hold), persist_path=path)
-    started.wait(PATIENCE)
-    code = (
-        "import sys; from rath.session import Session; "
-        "Session.from_user_message('hi').save(path=sys.argv[1])"
-    )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        env=env, check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    go.set()
-    assert "is being written by another process" in done.stderr
-    first.synchronize()
-    assert Session.load(path).chunk_table == first.chunk_table
-
-
 def test_a_clock_that_jumps_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     ticks = count()
@@ -212,54 +119,8 @@ def test_a_clock_that_jumps_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert load_session(first.id).closed
 
 
-class Notes(RunLog):
-    """Remembers what it is told to write."""
-
-    def __init__(self, *, is_listening: bool = True) -> None:
-        self.texts: list[str] = []
-        self.is_listening = is_listening
-
-    @property
-    def is_recorded(self) -> bool:
-        return self.is_listening
-
-    def add_partial(self, operation: object, text: str) -> None:
-        self.texts.append(text)
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def reply(text: str | None) -> RathLLMStreamDelta:
     return RathLLMStreamDelta(content_delta=text)
-
-
-@given(steps=st.lists(st.tuples(st.text(max_size=9), st.floats(0, 0.3)), max_size=30))
-def test_what_is_written_is_the_beginning_of_what_was_stated(
-    steps: list[tuple[str, float]],
-) -> None:
-    notes, clock, heard = Notes(), Clock(), list[str | None]()
-
-    def hear(delta: RathLLMStreamDelta) -> Awaitable[None] | None:
-        heard.append(delta.content_delta)
-        return None
-
-    sink = watched(hear, notes, Session.create("empty").id, clock=clock)
-    assert sink is not None
-    for text, seconds in steps:
-        clock.now += seconds
-        sink(reply(text))
-    complete = "".join(text for text, _ in steps)
-    written = "".join(notes.texts)
-    assert complete.startswith(written)
-    assert heard == [text for text, _ in steps]
-    assert len(notes.texts) <= clock.now / 0.5
 
 
 def test_a_stream_of_a_run_is_written_while_it_goes_on() -> None:
@@ -274,31 +135,6 @@ def test_a_stream_of_a_run_is_written_while_it_goes_on() -> None:
     texts = [one["text"] for one in map(json.loads, lines) if one.get("event") == "partial"]
     assert texts == ["a" * WRITE_CHARS, "b" * WRITE_CHARS]
     assert Session.load(out.id).chunk_table == out.chunk_table
-
-
-_CODE = """
-import sys
-from rath.llm import Provider
-from rath.session import Session, run_session_loop
-provider = Provider(model="gpt-5-mini", api_key="x", base_url=sys.argv[1])
-run_session_loop(
-    Session.from_user_message("hi"), Session.from_agent_prompt("."), agent_provider=provider,
-    persist=True,
-).synchronize()
-print("genai_prices" in sys.modules)
-"""
-
-
-@pytest.mark.full
-def test_a_model_on_this_machine_loads_no_prices() -> None:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with ChatServer() as server:
-        server.queue(completion("hello"))
-        done = subprocess.run(
-            [sys.executable, "-c", _CODE, server.base_url],
-            env=env, check=True, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-    assert done.stdout == "False\n"
 
 
 def test_prices_are_loaded_for_models_that_are_sold(monkeypatch: pytest.MonkeyPatch) -> None:

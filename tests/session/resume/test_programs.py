@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -17,18 +15,15 @@ from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.llm.provider import Provider
 from rath.session import Session
-from rath.session.content import ToolFeedback
 from rath.session.graph.recording import Provenance
 from rath.session.log.verify import verify
-from rath.session.outcome import BudgetExceeded, Cancelled, Completed, NeedsDecision
+from rath.session.outcome import BudgetExceeded, Cancelled
 from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.flow.test_workflow_resume import GONE, Program, both, go
-from tests.session.programs.test_going_on import Counting, f_calls, rows_of
-from tests.support.api import StoredSource
+from tests.flow.test_workflow_resume import GONE, Program, go
 from tests.support.journal_store import JournalStore
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE
 
 
 def parent(session: Session) -> Session:
@@ -63,58 +58,7 @@ def waiting_tool(effects: Any) -> tuple[FunctionTool, threading.Event]:
     return tool, inside
 
 
-@pytest.mark.parametrize("is_stored", [False, True], ids=["in memory", "stored"])
-def test_a_call_made_after_those_next_to_it_has_its_result_once(is_stored: bool) -> None:
-    wait, inside = waiting_tool("idempotent")
-    quick = FunctionTool("quick", lambda *_: "quick")
-    wait.parallel_safe = quick.parallel_safe = True
-    calls = tool_call("wait", "", tool_call("quick", id="q"), id="w")
-    script = ScriptedClient([calls, RuntimeError("the endpoint is gone"), "done"])
-    agent = Agent("one", script.provider, [wait, quick], system_tools=False)
-    with autosave() if is_stored else nullcontext():
-        out = agent(go())
-        assert inside.wait(PATIENCE)
-        wait_until(lambda: _has_result(out))
-        assert out.cancel().synchronize().outcome == Cancelled(out.id)
-        at_last = Counting("wait", "idempotent")
-        agent = Agent("one", script.provider, [at_last, quick], system_tools=False)
-        failed = agent.resume(out, cancelled="go_on")
-        with pytest.raises(RuntimeError, match="the endpoint is gone"):
-            failed.synchronize()
-        again = agent.resume(Session.load(out.id) if is_stored else failed)
-        assert again.text() == "done"
-    contents = [row.content for row in again.chunk_table]
-    reply = [each.call_id for each in contents if isinstance(each, ToolFeedback)]
-    assert reply == ["q", "w"]
-    assert len(at_last.calls) == 1
-    assert again.replay().chunk_table == again.chunk_table
-
-
-def _has_result(session: Session) -> bool:
-    body = session.body.latest
-    left = None if body is None else body.unfinished
-    return left is not None and bool(left.results)
-
-
 # ---- agents in tools
-
-
-class Asking(FunctionTool):
-    """A tool that asks an agent of its own."""
-
-    effects = "idempotent"
-
-    def __init__(self, client: ScriptedClient) -> None:
-        super().__init__("ask", self._ask)
-        self._agent = Agent("helper", client.provider, system_tools=False)
-        self.asked: list[Session] = []
-
-    def _ask(self, _: Session, __: Mapping[str, Any]) -> Any:
-        self.asked.append(self._agent(Session.from_user_message("please help")).synchronize())
-        return self.asked[-1].text()
-
-
-SCRIPT: list[Turn] = [tool_call("ask", id="a"), "one", "two"]
 
 
 @pytest.fixture
@@ -124,70 +68,12 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> JournalStore:
     return store
 
 
-def asked_and_cut_off(store: JournalStore) -> tuple[Session, JournalStore, Asking]:
-    """A program of which the store ends before the result of a call that had asked an agent."""
-    tool = Asking(ScriptedClient(["I help"]))
-    with autosave():
-        complete = Program(ScriptedClient(SCRIPT), both, tool)(go()).synchronize()
-    helper = tool.asked[0]
-    done = next(
-        at
-        for at, event in enumerate(store.events, start=1)
-        if event.kind == "finish" and event.session == helper.id
-    )
-    return complete, store.after(done), tool
-
-
-def test_a_session_of_a_tool_stands_for_its_program(stored: JournalStore) -> None:
-    complete, cut, tool = asked_and_cut_off(stored)
-    inside = Session.load(tool.asked[0].id, store=cut)
-    out = Program(ScriptedClient(SCRIPT[1:]), both, Asking(ScriptedClient([]))).resume(
-        inside, store=cut
-    )
-    assert out.synchronize().id == complete.id
-
-
-def chain(program: Program, session: Session) -> Session:
-    return program.short(program.second(program.first(session)).fork())
-
-
 SAID = {"first": "one", "second": "two", "short": "in short"}
 
 
 def by_role(request: RathLLMChatRequest) -> str:
     """What each agent of a program says, however often a model was asked before."""
     return SAID.get(str(request.messages[0].content), "in short")
-
-
-def answering() -> ScriptedClient:
-    return ScriptedClient([by_role] * len(SAID))
-
-
-def passed_on_and_decided(stored: JournalStore) -> tuple[Session, Session, JournalStore]:
-    """A whole program, and one whose every session passed on that its first one waited."""
-    with autosave():
-        client = ScriptedClient([f_calls(1), *[by_role] * len(SAID)])
-        complete = Program(client, chain, Counting())(go()).synchronize()
-    reply = next(at for at, event in enumerate(stored.events, 1) if b'"intent"' in event.data)
-    cut = stored.after(reply)
-    first = Session.load(cut.events[-1].session, store=cut)
-    passed_on = Program(ScriptedClient([]), chain, Counting()).resume(first, store=cut)
-    assert passed_on.outcome == NeedsDecision(first.id, ("call_1",))
-    first = Session.load(first.id, store=cut).decide("call_1", "retry")
-    return complete, first, cut
-
-
-def test_what_was_passed_on_goes_on_from_anywhere(stored: JournalStore) -> None:
-    complete, first, cut = passed_on_and_decided(stored)
-    n_before = len(cut.events)
-    Program(answering(), chain, Counting()).resume(first, store=cut).synchronize()
-    for n_writes in range(n_before, len(cut.events)):
-        store = cut.after(n_writes)
-        again = Session.load(first.id, store=store)
-        for call in (each.call.id for each in again.open_calls if each.waits):
-            again.decide(call, "retry")
-        out = Program(answering(), chain, Counting()).resume(again, store=store)
-        assert rows_of(out) == rows_of(complete), n_writes
 
 
 # ---- parents that a program brings along
@@ -225,27 +111,6 @@ def test_a_store_without_the_beginning_is_named() -> None:
     alone = Session.from_body(made.body, Provenance(), id=made.id)
     with pytest.raises(PersistenceError, match=f"is not in {store.where}"):
         agent().resume(alone, store=store)
-
-
-def stored_run() -> tuple[JournalStore, Session]:
-    store = JournalStore()
-    made = agent("one")(Session.from_user_message("go")).synchronize()
-    made.save(store=store)
-    return store, made
-
-
-def test_a_log_that_lacks_only_its_name_is_finished_when_it_is_served() -> None:
-    store, made = stored_run()
-    n_events = next(
-        at
-        for at, event in enumerate(store.events)
-        if (event.kind, event.session) == ("finish", made.id)
-    )
-    cut = store.after(n_events)
-    found = StoredSource(cut).find(made.id)
-    assert found is not None
-    assert found.body.result().outcome == Completed()
-    assert made.id in cut.finished
 
 
 USELESS = tool_call("f")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,14 +27,12 @@ from rath.llm import (
 )
 from rath.memory import MemoryStoreSpec
 from rath.session import Session, list_persisted_sessions, session_registry
-from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.api import Candidate, Playback, ReplayedClient, history_of
 from tests.support.images import picture
 from tests.support.random_programs import Program, programs
-from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of, run
-from tests.support.waiting import PATIENCE
+from tests.support.sessions import FunctionTool, entries_of, run
 
 
 class Greeter:
@@ -250,7 +247,7 @@ def test_branches_with_other_inputs_may_come_in_another_order(order: list[int]) 
     ],
     ids=["prompt", "place"],
 )  # fmt: skip
-def test_another_beginning_is_reported_at_the_call(
+def test_another_input_is_a_difference_at_the_call(
     program: Callable[[], Session], reply: str
 ) -> None:
     with pytest.raises(ReplayDifference, match=reply), rath.replay(recorded()):
@@ -294,7 +291,7 @@ def changed_tool() -> FlowToolCall:
     ],
     ids=["schema", "another tool", "model"],
 )
-def test_what_is_sent_otherwise_is_reported_where_it_is_read(
+def test_another_request_is_a_difference_at_its_model_call(
     team: Callable[[], Team], reply: str
 ) -> None:
     with pytest.raises(ReplayDifference, match=reply) as reports, rath.replay(recorded()):
@@ -302,13 +299,13 @@ def test_what_is_sent_otherwise_is_reported_where_it_is_read(
     assert "model call 1" in reports.value.where
 
 
-def test_what_was_not_asked_for_is_reported_at_the_end() -> None:
+def test_recorded_runs_that_nobody_asked_for_are_a_difference_at_the_end() -> None:
     reply = r"did not ask.*Team\.first#0.*Team\.second#1"
     with pytest.raises(ReplayDifference, match=reply), rath.replay(recorded()):
         pass
 
 
-def test_a_call_too_many_is_reported() -> None:
+def test_an_additional_run_is_a_difference() -> None:
     def program() -> None:
         for _ in range(2):
             Team(NOBODY.provider, UNUSED)(Session.from_user_message("go")).synchronize()
@@ -387,27 +384,6 @@ def test_a_memory_that_is_asked_outside_of_a_run_is_refused(name: str) -> None:
     agent = Agent("Greet.", NOBODY.provider, memory="local")
     with agent, pytest.raises(ReplayDifference, match=f"{name} asks"), rath.replay(out):
         getattr(agent, name)("a note")
-
-
-def test_what_follows_a_cancelled_run_passes_it_on_again() -> None:
-    is_there = threading.Event()
-
-    async def stop(session: Session, _: dict[str, Any]) -> None:
-        await asyncio.to_thread(is_there.wait, PATIENCE)
-        out.cancel()
-        await asyncio.Event().wait()
-
-    client = ScriptedClient([tool_call("f")])
-    agent = Agent("Plan.", client.provider, [AsyncFunctionTool("f", stop)], system_tools=False)
-    out = agent(Session.from_user_message("go"))
-    is_there.set()
-    last = agent(out).synchronize()
-    assert isinstance(last.outcome, Cancelled)
-    with rath.replay(last):
-        unused = Agent("Plan.", NOBODY.provider, [AsyncFunctionTool("f", stop)], system_tools=False)
-        again = unused(unused(Session.from_user_message("go")))
-        assert again.outcome == last.outcome
-        assert_same(again, last)
 
 
 class Point(BaseModel):

@@ -14,7 +14,6 @@ import pytest
 
 from rath import backend
 from rath._async.runtime import runtime
-from rath._core.blobs import Blob
 from rath.backend import (
     BackendSandboxSpec,
     BackendToolCommandRun,
@@ -37,7 +36,6 @@ from rath.testing import FakeBackend, FakeSandbox, tool_call
 from tests.support.api import FULL, offer
 from tests.support.session_files import (
     FilesBackend,
-    changed,
     created,
     placed,
     running,
@@ -334,17 +332,3 @@ def test_a_tool_of_the_program_shares_the_lane_of_a_file(
     calls = (*(writes("link.txt").tool_calls or ()), *(appending.tool_calls or ()))
     write_all(place(), RathLLMAssistantMessage(tool_calls=calls), tools=(tool,))
     assert [what for what, _ in log] == ["begin", "end", "append"]
-
-
-def test_contents_without_room_keep_digest_and_size() -> None:
-    remaining, is_whole = ContentCache(3).fitting([created("a", b"12"), created("b", b"34")])
-    assert not is_whole
-    assert remaining[1].after == Blob.from_bytes(b"34")
-    assert [each.after.data for each in remaining if each.after] == [b"12", None]
-
-
-def test_equal_contents_count_once() -> None:
-    contents = ContentCache(4)
-    contents.fitting([changed("a", b"12", b"34")])
-    _, is_whole = contents.fitting([changed("a", b"34", b"12")])
-    assert is_whole

@@ -160,7 +160,7 @@ def test_who_watches_and_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture)
     assert reports.empty()
 
 
-def test_without_the_sdk_it_is_stated_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sdk_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(MissingExtra, match="openrath\\[otel\\]"), trace_runs(None):  # type: ignore[arg-type]  # never used
         pass

@@ -58,15 +58,8 @@ def html_of(session: Session, *, title: str = "title") -> str:
     return page_html(PageEncoder(PageLimits()).encode(nodes_of(heads)), heads, title=title)
 
 
-def test_a_page_is_written_and_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text("old")
-    assert write_page(run(["hello"]).synchronize(), str(path)) == path
-    assert "hello" in path.read_text("utf-8")
-
-
 @given(sessions)
-def test_the_data_can_be_read_back_whatever_was_stated(session: Session) -> None:
+def test_the_data_of_any_session_can_be_parsed(session: Session) -> None:
     page = html_of(session)
     data = json.loads(element(page, 'script type="application/json"'))
     assert len(data["rows"]) == len(session.chunk_table)
@@ -84,13 +77,13 @@ def test_only_its_own_style_and_code_are_allowed() -> None:
     assert "alert(1)</script>" not in page
 
 
-def test_the_page_is_named_for_what_the_user_stated(tmp_path: Path) -> None:
+def test_the_title_of_a_page_is_the_message_of_the_user(tmp_path: Path) -> None:
     session = Session.from_user_message("What is\n1 < 2?")
     page = write_page(session, tmp_path / "page.html").read_text("utf-8")
     assert element(page, "title") == f"What is\\n1 &lt; 2? · {str(session.id)[:8]}"
 
 
-def test_others_of_the_lineage_can_be_displayed_too(tmp_path: Path) -> None:
+def test_a_page_may_show_other_sessions_of_the_lineage(tmp_path: Path) -> None:
     start = Session.from_user_message("start")
     left, right = start.fork(), start.fork()
     page = write_page(left, tmp_path / "page.html", others=[right]).read_text("utf-8")
@@ -115,18 +108,7 @@ def encoded(*made: Session, **limits: int) -> dict[str, Any]:
     return data
 
 
-@given(sessions)
-def test_each_row_stands_once_and_in_order(session: Session) -> None:
-    fork = session.fork()
-    data = encoded(fork)
-    assert len(data["rows"]) == len(session.chunk_table)
-    assert [row["i"] for row in data["rows"]] == list(range(len(data["rows"])))
-    assert [made.get("rows", []) for made in data["sessions"]] == [
-        [[0, len(data["rows"])]] if data["rows"] else []
-    ] * 2
-
-
-def test_only_what_is_new_is_reported_again() -> None:
+def test_a_second_encoding_has_only_new_rows_and_entries() -> None:
     encoder = PageEncoder(PageLimits())
     first = run(["one"]).synchronize()
     encoder.encode(nodes_of([first.as_parent()]))
@@ -139,7 +121,7 @@ def test_only_what_is_new_is_reported_again() -> None:
     assert str(first.id) not in data["ids"]
 
 
-def test_images_are_displayed_up_to_both_limits() -> None:
+def test_images_are_embedded_up_to_both_limits() -> None:
     small, large = picture(b"s"), picture(b"l" * 100)
     session = Session.from_user_message("look", images=[small, large, picture(b"t")])
     limits = {"max_image_bytes": 50, "max_all_images_bytes": len(small)}
@@ -159,7 +141,7 @@ def test_an_image_whose_bytes_are_gone_says_so() -> None:
     assert data["entries"][0]["full"] == {"n": 10**9, "digest": "d"}
 
 
-def test_instructions_that_are_no_text_are_reported_as_data() -> None:
+def test_instructions_of_unknown_kinds_are_shown_as_json() -> None:
     session = Session.from_user_message("hello")
     head = (ChunkRow("odd", {"x": 1}), system_text_chunk("Be kind."))
     session.add_entry(

@@ -41,8 +41,7 @@ from rath.session.calls.requests import ModelCallContext, call_model
 from rath.session.outcome import Cancelled
 from rath.session.record import ModelCall
 from rath.testing import ScriptedClient
-from tests.support import anthropic_replies, chat_replies
-from tests.support.anthropic_rules import check_body
+from tests.support import chat_replies
 from tests.support.api import MANY_ROWS
 from tests.support.chat_replies import Cut, Reply
 from tests.support.chat_server import ChatServer
@@ -232,13 +231,6 @@ DOWN = chat_replies.status_error(500, "it is down")
 SPENT = chat_replies.status_error(429, "no money", code="insufficient_quota")
 
 
-CALL = chat_replies.completion(tool_calls=(chat_replies.tool_call("echo"),))
-
-
-def ignore(_: RathLLMStreamDelta) -> None:
-    return
-
-
 @pytest.fixture
 def one() -> Iterator[ChatServer]:
     with ChatServer() as server:
@@ -308,28 +300,6 @@ def test_a_mistake_is_not_hidden_by_a_fallback(
     assert two.requests == []
 
 
-def test_tries_their_waits_and_parameters_are_each_ones_own(
-    one: ChatServer, two: ChatServer
-) -> None:
-    one.queue(DOWN, DOWN, DOWN)
-    two.queue(DOWN, chat_replies.completion("from two"))
-    second = replace(
-        provider_of(two), retry_max_attempts=2, retry_base_seconds=0.0, temperature=0.9
-    )
-    provider = replace(
-        provider_of(one),
-        retry_max_attempts=3,
-        retry_base_seconds=0.0,
-        temperature=0.1,
-        fallbacks=[second],
-    )
-    failed, answered = model_calls(run([], agent_provider=provider).synchronize())
-    assert [attempt.status for attempt in failed.evidence.attempts] == [500] * 3
-    assert [attempt.status for attempt in answered.evidence.attempts] == [500, None]
-    reports = [call.evidence.parameters["temperature"] for call in (failed, answered)]
-    assert reports == [0.1, 0.9]
-
-
 def test_the_error_of_the_last_names_the_first(one: ChatServer, two: ChatServer) -> None:
     one.queue(SPENT)
     two.queue(DOWN)
@@ -379,65 +349,3 @@ def test_compress_and_select_fall_back(one: ChatServer, two: ChatServer) -> None
 
 
 # ---- across vendors
-
-
-SIGNED = (
-    anthropic_replies.thinking("I should echo.", "signed"),
-    anthropic_replies.tool_use("echo", {}, id="toolu_1"),
-)
-
-
-def test_a_run_that_moves_between_vendors_stays_valid_for_each(
-    one: ChatServer, two: ChatServer
-) -> None:
-    claude, other = provider_of(one, "anthropic"), provider_of(two)
-    one.queue(
-        anthropic_replies.message(*SIGNED),
-        anthropic_replies.error(529, "overloaded_error"),
-        anthropic_replies.message(*SIGNED),
-        anthropic_replies.message(anthropic_replies.text("done")),
-    )
-    two.queue(CALL, SPENT)
-    out = run([], ECHO, agent_provider=replace(claude, fallbacks=[other]))
-    assert out.text() == "done"
-    for request in one.requests:
-        check_body(request.body)
-    for request in two.requests:
-        assert b"signed" not in request.body
-    own = [
-        block
-        for turn in one.requests[-1].json()["messages"]
-        for block in turn["content"]
-        if block["type"] == "thinking"
-    ]
-    assert own == [SIGNED[0]] * 2
-    for call in model_calls(out):
-        used = claude if call.evidence.provider_kind == "anthropic" else other
-        body = rerender_call(out, call, client=chat_client_for(used), provider=used)
-        assert hashlib.sha256(body).hexdigest() == call.evidence.request_digest
-
-
-def test_a_paused_turn_is_sent_back_and_what_another_makes_of_it_is_valid_too(
-    one: ChatServer, two: ChatServer
-) -> None:
-    claude, other = provider_of(one, "anthropic"), provider_of(two)
-    paused = anthropic_replies.message(
-        anthropic_replies.text("Let me search."),
-        anthropic_replies.search("rath"),
-        stop_reason="pause_turn",
-    )
-    one.queue(
-        paused,
-        anthropic_replies.error(500, "api_error"),
-        anthropic_replies.message(anthropic_replies.text("done")),
-    )
-    two.queue(CALL, DOWN)
-    out = run([], ECHO, agent_provider=replace(claude, fallbacks=[other]))
-    assert out.text() == "done"
-    asked_again = check_body(one.requests[1].body)["messages"][-1]
-    assert [block["type"] for block in asked_again["content"]] == ["text", "server_tool_use"]
-    assert [turn["role"] for turn in two.requests[0].json()["messages"]][-2:] == [
-        "assistant", "user",
-    ]  # fmt: skip
-    last = check_body(one.requests[2].body)
-    assert "server_tool_use" not in str(last)

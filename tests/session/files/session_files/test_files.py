@@ -94,7 +94,7 @@ def test_a_scope_says_whose_changes_count() -> None:
         third.files.changes(scope="all")  # type: ignore[arg-type]  # a caller's mistake
 
 
-def test_gaps_and_what_is_ambiguous_are_reported_with_their_calls() -> None:
+def test_gaps_and_ambiguous_effects_name_their_calls() -> None:
     def do(session: Session, _: object) -> None:
         note_effect(created("x", b"", attribution="ambiguous"))
         note_effect(created("y", b"", attribution="window"))
@@ -137,7 +137,7 @@ def merged(files: Any) -> Session:
     return ours.merge(theirs, files=files)
 
 
-def test_what_a_merge_changed_is_reported_by_the_record_of_both_sides() -> None:
+def test_changes_of_a_merge_follow_from_the_records_of_both_sides() -> None:
     one = merged("three-way")
     copy = one.fork(workspace="copy").fork(workspace="copy")
     undone = worked(one.fork(workspace="copy"), writing("d", "d", id="w")).undo("w")
@@ -151,7 +151,7 @@ def test_what_a_merge_changed_is_reported_by_the_record_of_both_sides() -> None:
         assert applied(as_bytes(BASE), reports) == files_of(session)
 
 
-def test_a_tournament_of_merges_is_reported_by_the_record() -> None:
+def test_changes_of_merged_merges_follow_from_the_record() -> None:
     base = placed()
     one, two, three, four = (
         worked(base.fork(workspace="copy"), writing(name, name)) for name in "abcd"
@@ -190,7 +190,7 @@ def without_contents(entry: Entry) -> Entry:
     return structs.replace(entry, file_effects=tuple(bare))
 
 
-def test_conflicts_are_reported_by_the_record_too() -> None:
+def test_conflicts_follow_from_the_record_too() -> None:
     base = placed()
     one = worked(base.fork(workspace="copy"), writing("a", "ours"))
     two = worked(base.fork(workspace="copy"), writing("a", "theirs"))
@@ -201,7 +201,7 @@ def test_conflicts_are_reported_by_the_record_too() -> None:
     assert with_record(*merge.record).files.conflicts == ()
 
 
-def test_a_merge_whose_sides_are_not_in_the_record_is_not_reported() -> None:
+def test_changes_of_a_merge_without_its_sides_are_an_error() -> None:
     merge = merged("three-way")
     (made,) = [e for e in merge.record if isinstance(e, Operation) and e.kind == "merge"]
     alone = with_record(structs.replace(made, theirs=None, n_ours=3))

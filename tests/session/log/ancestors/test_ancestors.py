@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 
 from rath._async.deferred import Deferred
-from rath._core.vector import Vector
 from rath.session import ChunkRow, ChunkTable, Session, session_graph_mode_override
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.log.ancestors import AncestorWriter
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, SessionLog
-from rath.session.record import Verdict
 from tests.support.api import (
     RangeSource,
     count_in_ranges,
@@ -27,7 +25,7 @@ from tests.support.api import (
 )
 from tests.support.images import picture
 from tests.support.journal_store import JournalStore
-from tests.support.sessions import cancelled_session, row_lists, run
+from tests.support.sessions import cancelled_session, row_lists, run, verdict
 
 
 def stored() -> set[UUID]:
@@ -36,18 +34,6 @@ def stored() -> set[UUID]:
 
 def log_of(session: UUID) -> Path:
     return FileStore().path(session)
-
-
-def verdict(name: str = "good") -> Verdict:
-    return Verdict(
-        operation=UUID(int=1),
-        name=name,
-        judge="me",
-        passed=True,
-        score=None,
-        report="",
-        workspace_digest=None,
-    )
 
 
 def test_a_long_chain_needs_no_recursion() -> None:
@@ -219,7 +205,7 @@ def test_late_entries_of_a_parent_that_was_stored_elsewhere_are_added() -> None:
 
 
 @given(base=row_lists, ours=row_lists, theirs=row_lists)
-def test_what_a_merge_begins_with_is_reported_by_ranges_of_its_parents(
+def test_rows_of_a_merge_are_ranges_of_its_parents(
     base: list[ChunkRow], ours: list[ChunkRow], theirs: list[ChunkRow]
 ) -> None:
     root = Session(ChunkTable(base))
@@ -231,14 +217,3 @@ def test_what_a_merge_begins_with_is_reported_by_ranges_of_its_parents(
     assert [part.digest for part in parts] == [rows_digest(rows) for rows in ranges]
     assert [row for rows in ranges for row in rows] == list(merged.chunk_table)
     assert count_in_ranges(parts) == len(merged.chunk_table)
-
-
-def test_ranges_end_where_a_row_is_in_no_parent_or_not_the_next_one() -> None:
-    one, two, stranger, *three = [
-        Session.create(text=text).chunk_table[0] for text in ("a", "b", "c", "d", "e", "f")
-    ]
-    sources = [RangeSource(uuid4(), Vector(rows)) for rows in ([one], [two], three)]
-    rows = Vector([one, two, three[0], three[2], stranger, two])
-    found = [(part.session, part.start, part.stop) for part in row_parts(rows, sources)]
-    spans = [(0, 0, 1), (1, 0, 1), (2, 0, 1), (2, 2, 3)]
-    assert found == [(sources[at].session, start, stop) for at, start, stop in spans]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -105,7 +103,7 @@ def answer(session: Session) -> Session:
 
 
 @pytest.mark.parametrize("say", [approve, deny, decide, answer])
-def test_what_is_stated_after_it_went_on_comes_too_late(say: Callable[[Session], Session]) -> None:
+def test_a_decision_after_the_run_went_on_is_refused(say: Callable[[Session], Session]) -> None:
     waiting = Waiting("done")
     waiting.agent(waiting.session).synchronize()
     with pytest.raises(ValueError, match="has gone on since, so what is said now comes too late"):
@@ -150,60 +148,6 @@ def test_of_many_that_were_loaded_and_are_given_at_once_one_goes_on() -> None:
         errors = [error_of(each) for each in made]
     assert errors.count(None) == 1
     assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
-
-
-PROCESS = """
-import sys
-from pathlib import Path
-from tests.session.log.ancestors.test_claims import in_a_process
-
-in_a_process(sys.argv[1], Path(sys.argv[2]))
-"""
-
-
-class Noting(Counting):
-    """A tool that notes each call in a file."""
-
-    def __init__(self, notes: Path) -> None:
-        super().__init__()
-        self.notes = notes
-
-    def _note(self, _: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        with self.notes.open("a") as file:
-            file.write("made\n")
-        return super()._note(_, arguments)
-
-
-def in_a_process(session: str, notes: Path) -> None:
-    """Go on with a session as soon as a line comes, and say what came of it."""
-    client = ScriptedClient(["done"])
-    agent = Agent("first", client.provider, [Noting(notes)], system_tools=False, approval="always")
-    waits = Session.load(session)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.readline()
-    out = agent(waits)
-    error = error_of(out)
-    sys.stdout.write("refused\n" if error else f"{out.text()}\n")
-
-
-def test_of_two_processes_one_goes_on(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    with autosave():
-        waiting = Waiting(tool=Noting(notes))
-    command = [sys.executable, "-c", PROCESS, str(waiting.session.id), str(notes)]
-    pipe = subprocess.PIPE
-    both_of_them = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
-    for each in both_of_them:
-        assert each.stdout is not None
-        assert each.stdout.readline() == "ready\n"
-    for each in both_of_them:
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    reply = [each.communicate(timeout=PATIENCE)[0] for each in both_of_them]
-    assert "done\n" in reply
-    assert notes.read_text() == "made\n"
 
 
 def test_what_failed_goes_on_in_the_log_that_it_has() -> None:

@@ -231,7 +231,7 @@ def test_more_sessions_than_fit_into_one_statement(store: MemoryStore) -> None:
     assert len(index.known(ids)) == len(index.calls(ids)) == 600
 
 
-def test_tokens_that_came_without_a_call_are_preserved(store: MemoryStore, tmp_path: Path) -> None:
+def test_usage_of_version_1_without_calls_is_indexed(store: MemoryStore, tmp_path: Path) -> None:
     file = Path(__file__).parents[3] / "data" / "v1" / "tools.jsonl"
     session = UUID("9531c84d-17b6-47a6-b9ad-3e625f957dac")
     store.put_bytes(session, file.read_bytes())
@@ -431,7 +431,7 @@ def test_a_damaged_index_is_remade(
     [(None, "", "is no regular file"), (b"garbage" * 1000, "-wal", "cannot be used")],
     ids=["no file", "not removable"],
 )
-def test_an_index_that_cannot_be_written_is_preserved_in_memory_with_a_note(
+def test_an_index_that_cannot_be_written_is_made_in_memory_with_a_note(
     directory: Path, content: bytes | None, folder: str, note: str
 ) -> None:
     if content is not None:

@@ -8,14 +8,11 @@ import os
 import subprocess
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rath.errors import PersistenceError
 from rath.session import ChunkRow, Session
@@ -23,7 +20,6 @@ from rath.session.events import Row
 from rath.session.log.writer import LogWriter, SerialQueue
 from rath.session.outcome import Cancelled
 from rath.session.persistence.store import FileStore, SessionLog, stores
-from rath.session.record import Verdict
 from rath.testing import tool_call
 from rath.testing.store import FakeSessionStore
 from tests.support.api import (
@@ -33,7 +29,7 @@ from tests.support.api import (
     recorder_module,
     writer_of,
 )
-from tests.support.sessions import FunctionTool, run
+from tests.support.sessions import FunctionTool, run, verdict
 from tests.support.waiting import PATIENCE
 
 
@@ -89,13 +85,6 @@ def use(store: FakeSessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENRATH_STORE", f"{scheme}://x")
 
 
-def verdict() -> Verdict:
-    return Verdict(
-        operation=uuid4(), name="v", judge="", passed=True, score=None, report="",
-        workspace_digest=None,
-    )  # fmt: skip
-
-
 def test_a_run_cancelled_at_its_end_is_so_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     store = SlowStore("append", b"finished")
     use(store, monkeypatch)
@@ -147,7 +136,7 @@ def started(store: FakeSessionStore) -> LogWriter:
     return writer
 
 
-def test_what_comes_before_a_line_that_cannot_be_written_is_preserved() -> None:
+def test_lines_before_one_that_cannot_be_encoded_are_written() -> None:
     store = FakeSessionStore()
     writer = started(store)
     writer.queue(verdict())
@@ -232,25 +221,6 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
         timeout=60,
     )  # fmt: skip
     assert done.stdout == "True\nTrue\nFalse\n"
-
-
-@given(n_jobs=st.integers(0, 40))
-def test_jobs_are_made_one_at_a_time_and_in_order(n_jobs: int) -> None:
-    lane, made, running = SerialQueue(), list[int](), list[int]()
-
-    def job(number: int) -> int:
-        running.append(number)
-        assert len(running) == 1
-        made.append(number)
-        running.clear()
-        return number
-
-    failed = lane.put(lambda: 1 // 0)
-    done = [lane.put(partial(job, number)) for number in range(n_jobs)]
-    assert [each.result(timeout=PATIENCE) for each in done] == list(range(n_jobs))
-    assert made == list(range(n_jobs))
-    with pytest.raises(ZeroDivisionError):
-        failed.result(timeout=PATIENCE)
 
 
 def test_a_job_sees_nothing_of_the_run_that_put_it() -> None:

@@ -197,14 +197,6 @@ def test_a_cut_log_is_a_part_or_an_error(
     assert found == {"all", "beginning", "damaged in line 1"}
 
 
-def test_a_finished_log_is_never_cut(store: Memory, last: UUID, truth: dict[UUID, Truth]) -> None:
-    for session, log in store.logs.items():
-        end = log.data.index(b'{"event":"finished"')
-        for size in [at + 1 for at, byte in enumerate(log.data[:end]) if byte == 0x0A]:
-            found = results(Changed(store, session, log.data[:size]), last, truth)
-            assert all(each.startswith("damaged") for each in found), (session, size)
-
-
 @pytest.mark.timeout(1200 if FULL else 120)
 def test_a_changed_log_is_an_error(store: Memory, last: UUID, truth: dict[UUID, Truth]) -> None:
     for session, log in store.logs.items():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,7 +18,7 @@ from rath.session import Session, run_session_compress
 from rath.session.loading import load
 from rath.session.outcome import Completed, NeedsApproval
 from rath.session.persistence.store import FileStore, StoredLog
-from rath.session.record import Operation, ToolRun
+from rath.session.record import Operation
 from rath.testing import ScriptedClient, tool_call
 from tests.support.api import Entry, sharing_effects
 from tests.support.images import picture
@@ -166,25 +164,6 @@ def test_any_sessions_come_back(tmp_path_factory: pytest.TempPathFactory, todo: 
     assert loaded.cumulative_usage == live.cumulative_usage
 
 
-def test_undo_comes_back_with_all_of_its_parent(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    live = worked(placed({"a": b"1"}), writing("a", "2", id="w")).synchronize()
-    undone = live.undo("w")
-    undone.save(store=store)
-    loaded = load(store, undone.id).session
-    require_same(undone, loaded)
-    (edge,) = loaded.provenance.parents
-    assert (edge.n_rows, len(loaded.chunk_table)) == (len(live.chunk_table), 1)
-    runs = [
-        [entry.file_effects for entry in each.record if isinstance(entry, ToolRun)]
-        for each in (live, load(store, live.id).session)
-    ]
-    assert runs[0] == runs[1]
-    after = runs[1][0][0].after
-    assert after is not None
-    assert after.data == b"2"
-
-
 def test_an_effect_of_calls_inside_one_another_is_counted_once(tmp_path: Path) -> None:
     def ask(session: Session, _: object) -> Any:
         return worked(session, writing("a", "1"), writing("b", "2")).text()
@@ -211,12 +190,6 @@ SHARED = UUID(int=1)
 
 
 """The operation of calls that were made beside each other."""
-
-
-N_READERS = 2
-
-
-N_PROGRAMS = 3
 
 
 class WatchedStore(JournalStore):
@@ -281,30 +254,3 @@ def test_what_grows_between_two_reads_is_read_again(store: WatchedStore) -> None
 def test_what_grows_while_it_is_checked_is_no_damage(store: WatchedStore) -> None:
     session = goes_on_before_the_fork_is_read(store)
     assert problems(store, session) == []
-
-
-@pytest.mark.slow
-def test_readers_never_see_half_of_what_was_written(store: WatchedStore) -> None:
-    is_over = threading.Event()
-
-    def read_all() -> int:
-        n_read = 0
-        while not is_over.is_set():
-            for session in [*store.stamps()]:
-                Session.load(session, store=store)
-                n_read += 1
-        return n_read
-
-    with ThreadPoolExecutor(N_READERS) as readers:
-        reading = [readers.submit(read_all) for _ in range(N_READERS)]
-        try:
-            for _ in range(N_PROGRAMS):
-                out = WaitingTeam(5)(Session.from_user_message("go")).synchronize()
-                while isinstance(out.outcome, NeedsApproval):
-                    allow(out, store)
-                    loaded = Session.load(out.id, store=store)
-                    out = WaitingTeam(5).resume(loaded, store=store).synchronize()
-                assert out.outcome == Completed()
-        finally:
-            is_over.set()
-        assert all(each.result() for each in reading)

@@ -11,12 +11,11 @@ import pytest
 
 from rath.flow import Agent
 from rath.session import Session, run_session_loop
-from rath.session.outcome import Cancelled, Completed, NeedsApproval
+from rath.session.outcome import Completed, NeedsApproval
 from rath.session.tooling import ApprovalRule, CallRequest
 from rath.testing import ScriptedClient, tool_call
 from tests.support.approvals import AGENT, Noting, calls_of, go, kinds, results, waiting
 from tests.support.cut_off import cut_off
-from tests.support.waiting import PATIENCE, at_a_deadline
 
 
 def needed(session: Session) -> tuple[str, ...]:
@@ -87,22 +86,6 @@ def test_a_rule_sees_the_call_and_a_snapshot_of_its_session() -> None:
     assert len(call.session.chunk_table) == 2
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
-def test_rules_never_run_on_the_runtime_thread(is_async: bool) -> None:
-    threads: list[str] = []
-
-    def rule(_: CallRequest) -> bool:
-        threads.append(threading.current_thread().name)
-        return False
-
-    async def soon(call: CallRequest) -> bool:
-        return rule(call)
-
-    go([calls_of(1), "done"], Noting(approval=soon if is_async else rule))
-    assert len(threads) == 1
-    assert threads[0] != "rath-runtime"
-
-
 def broken(_: CallRequest) -> bool:
     raise LookupError("no list of names")
 
@@ -171,31 +154,6 @@ def test_a_rule_has_the_time_of_its_tool(is_async: bool, caplog: pytest.LogCaptu
     finally:
         ended.set()
     assert "gave no answer within 0.5 s" in caplog.text
-
-
-def test_a_rule_that_takes_too_long_ends_the_agents_that_it_asks() -> None:
-    asked_of = list[Session]()
-    go_on = threading.Event()
-
-    def wait(_: object) -> str:
-        go_on.wait(PATIENCE)
-        return "late"
-
-    judge = Agent("Judge.", ScriptedClient([wait] * 3).provider, system_tools=False)
-
-    def rule(_: CallRequest) -> bool:
-        asked_of.append(judge(Session.from_user_message("May it?")))
-        return asked_of[0].text() == "yes"
-
-    def run_until(deadline: float) -> Session:
-        tool = Noting(approval=rule)
-        tool.timeout = deadline
-        return go([calls_of(1)], tool)
-
-    out = at_a_deadline(run_until, lambda _: asked_of != [])
-    go_on.set()
-    assert needed(out) == ("c1",)
-    assert isinstance(asked_of[0].outcome, Cancelled)
 
 
 def test_a_decision_of_what_became_of_a_call_is_no_approval_of_one_that_was_not_started() -> None:

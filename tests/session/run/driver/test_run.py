@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.errors import AuthenticationError, ProviderServerError, ProviderTimeout
+from rath.errors import AuthenticationError, ProviderTimeout
 from rath.llm import Provider, RathLLMAssistantMessage, chat_client_for
 from rath.session import (
     ChunkTable,
@@ -30,13 +30,11 @@ from rath.session import (
     user_text_chunk,
 )
 from rath.session.body import CostSum
-from rath.session.content import ToolCall
-from rath.session.outcome import BudgetExceeded, Completed, RoundLimit
+from rath.session.outcome import Completed
 from rath.session.record import ModelCall, RecalledNote
-from rath.session.run.driver import AskModel, Finish, Reply, RunCalls, Step, Turn, next_step
 from rath.testing import ScriptedClient, tool_call
 from tests.support import chat_replies as replies
-from tests.support.api import HANDOVER, TurnVerdict, call_site
+from tests.support.api import call_site
 from tests.support.chat_server import ChatServer
 from tests.support.evidence import answer, priced_client, tokens
 from tests.support.offline_vendor import OfflineVendor, Says
@@ -99,21 +97,6 @@ def test_a_paused_turn_is_a_row_is_sent_back_as_it_is_and_goes_on(text: str | No
     assert asked.requests[1][-1] == {"role": "assistant", **reply, "blocks": list(SEARCH)}
 
 
-def test_another_model_takes_over_a_paused_turn_with_a_handover() -> None:
-    def fail_after_the_pause(messages: Any) -> Says:
-        if messages[-1]["role"] == "assistant":
-            raise ProviderServerError("down", status=503)
-        return PAUSED
-
-    first, second = OfflineVendor(fail_after_the_pause), vendor(Says("done"))
-    provider = replace(first.provider, retry_max_attempts=1, fallbacks=[second.provider])
-    assert run([], agent_provider=provider).text() == "done"
-    assert second.requests[0][-2:] == [
-        {"role": "assistant", "content": "let me see"},
-        {"role": "user", "content": HANDOVER},
-    ]
-
-
 def test_recalled_notes_do_not_come_between_a_pause_and_the_rest() -> None:
     asked = vendor(PAUSED, Says("done"))
     user = Session(ChunkTable((user_text_chunk("one"), user_text_chunk("two"))))
@@ -130,7 +113,7 @@ def test_recalled_notes_do_not_come_between_a_pause_and_the_rest() -> None:
 # ---- turns that the model refuses
 
 
-def test_what_was_stated_before_is_no_answer_where_the_model_refuses_without_a_word() -> None:
+def test_a_refusal_without_text_has_no_text_of_an_earlier_answer() -> None:
     answered = run([], agent_provider=vendor(Says("an answer")).provider)
     refused = run([], user=answered, agent_provider=vendor(Says(finish="refusal")).provider)
     assert refused.outcome == Completed()
@@ -280,15 +263,6 @@ def test_rows_stand_in_call_order_and_unsafe_tools_run_alone(
 # ---- what is told
 
 
-def test_a_run_cost_what_its_calls_cost() -> None:
-    client = priced_client(
-        [answer(tool_call("f"), tokens(1000, 100)), answer("done", tokens(2000, 100))]
-    )
-    out = run([], FunctionTool("f", lambda *_: "ok"), agent_provider=client.provider)
-    # 3,000 at 0.25 and 200 at 2 dollars a million.
-    assert out.cumulative_cost == CostSum(Decimal("0.00115"), 2)
-
-
 def test_a_sub_agent_costs_the_run_that_called_it() -> None:
     def ask(*_: object) -> str | None:
         client = priced_client([answer("done", tokens(1_000_000, 0))])
@@ -367,39 +341,3 @@ def test_usage_and_cost_are_the_sums_over_the_calls_that_can_be_reached_each_onc
         used = session.cumulative_usage
         assert session.cumulative_cost == ledger.cost()
         assert (0 if used is None else used.total_tokens) == ledger.usage()
-
-
-CALL = ToolCall("a", "look", "{}")
-STOPPED = BudgetExceeded(10, 11)
-ANSWER = Turn(3, (), TurnVerdict((), Completed()), ())
-CALLS = Turn(3, (CALL,), TurnVerdict((CALL,)), (0,))
-DONE = replace(CALLS, open_calls=())
-REPAIR = Turn(3, (), TurnVerdict((), reply="once more"), ())
-LAST_CALLS = Turn(3, (CALL,), TurnVerdict((CALL,), Completed()), (0,))
-
-
-@pytest.mark.parametrize(
-    ("turn", "n_rows", "n_calls", "stopped", "expected"),
-    [
-        pytest.param(None, 1, 0, None, AskModel(), id="nothing was said yet"),
-        pytest.param(None, 1, 0, STOPPED, Finish(STOPPED), id="stopped before the first call"),
-        pytest.param(None, 1, 5, None, Finish(RoundLimit(5)), id="no calls are left"),
-        pytest.param(ANSWER, 4, 1, None, Finish(Completed()), id="an answer"),
-        pytest.param(ANSWER, 4, 1, STOPPED, Finish(Completed()), id="an answer that was paid for"),
-        pytest.param(CALLS, 4, 1, None, RunCalls(CALLS), id="calls"),
-        pytest.param(CALLS, 4, 5, None, RunCalls(CALLS), id="calls of the last turn"),
-        pytest.param(CALLS, 4, 1, STOPPED, Finish(STOPPED), id="calls that are not made any more"),
-        pytest.param(DONE, 5, 1, None, AskModel(), id="results that the model reads"),
-        pytest.param(DONE, 5, 1, STOPPED, Finish(STOPPED), id="results, and the budget is used"),
-        pytest.param(DONE, 5, 5, None, Finish(RoundLimit(5)), id="results, and no calls are left"),
-        pytest.param(REPAIR, 4, 1, None, Reply("once more"), id="an answer that does not fit"),
-        pytest.param(REPAIR, 4, 1, STOPPED, Reply("once more"), id="said also where it stops"),
-        pytest.param(REPAIR, 5, 1, None, AskModel(), id="the model was told what does not fit"),
-        pytest.param(LAST_CALLS, 4, 1, STOPPED, RunCalls(LAST_CALLS), id="calls beside an answer"),
-    ],
-)
-def test_the_next_step_follows_from_what_is_known(
-    turn: Turn | None, n_rows: int, n_calls: int, stopped: BudgetExceeded | None, expected: Step
-) -> None:
-    step = next_step(turn, n_rows=n_rows, n_calls=n_calls, max_calls=5, stopped=stopped)
-    assert step == expected

@@ -187,9 +187,7 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_can_be_reported_from_what_is_behind_it(
-    open_page: Open, page_file: Path, scheme: str
-) -> None:
+def test_all_text_has_enough_contrast(open_page: Open, page_file: Path, scheme: str) -> None:
     page, _ = open_page(page_file, color_scheme=scheme)
     page.locator(ROW, has_text="edit_workspace_file").nth(1).click()
     # 4.5 to 1: WCAG 2.2, success criterion 1.4.3.

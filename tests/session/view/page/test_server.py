@@ -80,7 +80,7 @@ def test_nothing_else_is_served(slow_run: SlowRun, rest: str) -> None:
         assert ask(served.address, path=urlsplit(served.address).path + rest).status == 404
 
 
-def test_what_is_new_is_reported_until_the_run_is_over(slow_run: SlowRun) -> None:
+def test_new_rows_are_streamed_until_the_run_ends(slow_run: SlowRun) -> None:
     with serving(slow_run.session) as served:
         ask(served.address).read()
         stream = events(ask(served.address + "events/0"))
@@ -96,7 +96,7 @@ def test_what_is_new_is_reported_until_the_run_is_over(slow_run: SlowRun) -> Non
     assert reports[-1] == ("end", {"state": "completed"})
 
 
-def test_a_page_that_comes_back_is_reported_to_begin_again(slow_run: SlowRun) -> None:
+def test_a_page_that_comes_back_has_to_reload(slow_run: SlowRun) -> None:
     with serving(slow_run.session) as served:
         ask(served.address).read()
         next(events(ask(served.address + "events/0")))
