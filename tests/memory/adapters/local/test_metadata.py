@@ -200,6 +200,18 @@ def test_a_foreign_file_is_a_value_error(text: str) -> None:
         MetadataRecord.from_json(text.encode())
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'\xef\xbb\xbf{"schema_version": 1, "expires_at": null, "sources": []}',
+        b'{"schema_version": 1, "expires_at": null, "sources": [], "remembered": null}',
+        b'{"schema_version": 1, "sources": [], "more": {}}',
+    ],
+)
+def test_a_file_that_an_editor_wrote_counts(data: bytes) -> None:
+    assert MetadataRecord.from_json(data) == MetadataRecord()
+
+
 A = "memory://user/a"
 SOON, LATER = Metadata(10.0), Metadata(20.0)
 
