@@ -484,7 +484,7 @@ def test_unset_of_what_stands_elsewhere_says_where(rath: Rath, project: Path, ow
 
 
 @pytest.mark.parametrize("key", ["llm", "llm.providers", "llm.providers.u.modle", "a..b"])
-def test_unset_refuses_whole_sections_and_unknown_keys(rath: Rath, own: Path, key: str) -> None:
+def test_unset_refuses_complete_sections_and_unknown_keys(rath: Rath, own: Path, key: str) -> None:
     before = own.read_text()
     assert rath("config unset", key).exit_code == 2
     assert own.read_text() == before
@@ -636,7 +636,7 @@ def test_an_option_that_does_not_fit_is_a_misuse(
     assert not own_config.exists()
 
 
-def test_a_project_is_kept_out_of_the_repository(rath: Rath, project: Path) -> None:
+def test_a_project_config_stays_out_of_the_repository(rath: Rath, project: Path) -> None:
     (project / ".gitignore").write_text("dist\n")
     rath("config init --yes --project", out=f"{project / '.gitignore'} keeps .openrath/ out")
     assert (project / ".gitignore").read_text() == "dist\n.openrath/\n"

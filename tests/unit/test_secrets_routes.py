@@ -151,7 +151,7 @@ def test_a_login_does_not_follow_to_another_host(server: ChatServer, dialect: Di
         assert "authorization" not in other.requests[0].headers
 
 
-def test_the_password_of_a_proxy_is_not_shown(
+def test_the_password_of_a_proxy_is_not_displayed(
     server: ChatServer,
     dialect: Dialect,
     monkeypatch: pytest.MonkeyPatch,

@@ -125,7 +125,7 @@ def test_metadata_tell_the_end_and_the_source() -> None:
         {MODEL: "m"},
     ],
 )
-def test_what_cannot_be_kept_is_refused(metadata: dict[str, Any]) -> None:
+def test_what_cannot_be_preserved_is_refused(metadata: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"expected|give both"):
         Metadata.from_write(metadata, now=NOW)
 
@@ -389,7 +389,7 @@ def test_a_process_killed_between_steps_leaves_each_text_with_its_own_end(
 
 
 @pytest.mark.parametrize("n_changes", range(3))
-def test_what_a_killed_process_told_of_a_note_it_never_wrote_says_nothing(
+def test_what_a_killed_process_reported_of_a_note_it_never_wrote_says_nothing(
     root: Path, n_changes: int
 ) -> None:
     clock = Clock()
