@@ -238,11 +238,13 @@ class ChunkTable:
 
     def born_in(self, session: UUID, rows: Iterable[ChunkRow]) -> ChunkTable:
         """Return a table with rows added; those without a name are named after `session`."""
-        vector = self._rows
-        for row in rows:
-            named = row if row.id is not None else row.with_id(RowId(session, len(vector)))
-            vector = vector.append(named)
-        return ChunkTable(vector)
+        first = len(self._rows)
+        return self.extend(
+            *(
+                row if row.id is not None else row.with_id(RowId(session, index))
+                for index, row in enumerate(rows, start=first)
+            )
+        )
 
     def since(self, start: int) -> tuple[ChunkRow, ...]:
         """Return the rows from index `start` on; O(number returned)."""
@@ -254,10 +256,11 @@ class ChunkTable:
 
     def common_prefix(self, other: ChunkTable) -> int:
         """Return how many leading rows are the same rows in both tables, found by row id."""
-        shared = self._rows.common_prefix(other.vector)
+        shared, limit = self._rows.common_prefix(other.vector), min(len(self), len(other))
         # Tables that were loaded from files share no memory; their rows still have names.
-        for mine, theirs in zip(self.since(shared), other.since(shared), strict=False):
-            if mine.id is None or mine.id != theirs.id:
+        while shared < limit:
+            name = self._rows[shared].id
+            if name is None or name != other.vector[shared].id:
                 break
             shared += 1
         return shared

@@ -12,11 +12,11 @@ from uuid import UUID
 from msgspec import structs
 
 from rath._async.deferred import Deferred
-from rath._core.vector import Vector
+from rath._core.vector import GrowingVector, Vector
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
-from rath.session.body import Body, GrowingVector, State, cancelled_body
+from rath.session.body import Body, State, cancelled_body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.events import Event, Intent, PartialText, PendingResult, RoundEnd, Row
 from rath.session.graph.legacy import SessionLineage
