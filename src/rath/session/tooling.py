@@ -265,6 +265,15 @@ class ChecksArguments(Protocol):
         ...
 
 
+def _checks_itself(tool: object) -> bool:
+    # Quicker than `isinstance`, which looks at all of a protocol.
+    return hasattr(tool, "check_arguments")
+
+
+MAX_QUICK_CHARS = 10_000
+"""Longest arguments that are checked on the runtime thread, in characters: 0.1 ms; a guess."""
+
+
 class ArgumentChecker:
     """Checks arguments against schemas; each schema is compiled once."""
 
@@ -291,10 +300,19 @@ class ArgumentChecker:
         Raises:
             BadArguments: They do not fit.
         """
-        if isinstance(tool, ChecksArguments):
-            tool.check_arguments(arguments)
+        if _checks_itself(tool):
+            cast("ChecksArguments", tool).check_arguments(arguments)
         else:
             self.check(name, schema, arguments)
+
+    def needs_library(self, tool: object, schema: Mapping[str, Any], text: str) -> bool:
+        """Tell whether a call cannot be checked before the schema library is imported; quick."""
+        if is_library_loaded() or _checks_itself(tool):
+            return False
+        if len(text) > MAX_QUICK_CHARS:
+            return True
+        arguments, is_error = parse_tool_arguments(text)
+        return not is_error and not is_surely_valid(schema, arguments or {})
 
     def check(self, tool: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         """Check parsed arguments.
@@ -302,6 +320,8 @@ class ArgumentChecker:
         Raises:
             BadArguments: They do not fit; the text names the place and what was expected.
         """
+        if is_surely_valid(schema, arguments):
+            return
         validator = self._validators.get(tool)
         if validator is None:
             validator = self._validators[tool] = load_library()(schema)
@@ -332,6 +352,99 @@ def _misfits(validator: Any, value: object) -> str:
     """Return where a value does not fit, and what was expected; "" where it does."""
     errors = sorted(validator.iter_errors(value), key=lambda error: error.json_path)
     return "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
+
+
+def is_surely_valid(schema: object, value: object) -> bool:
+    """Tell whether a value fits a JSON Schema of the plain kind that most tools have.
+
+    False says nothing: the schema may have keywords that only the library knows, or be broken.
+    Both are taken as JSON has them, dicts and lists; no code of anybody else runs.
+    """
+    if schema is True:
+        return True
+    return type(schema) is dict and all(
+        keyword in _ANNOTATIONS or (keyword in _PLAIN and _PLAIN[keyword](schema, value))
+        for keyword in cast("dict[str, Any]", schema)
+    )
+
+
+_TYPES: Mapping[object, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+"""By exact type: to Python True is an int."""
+
+_ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "format", "readOnly", "writeOnly"}
+)
+"""Keywords that the library does not look at either."""
+
+
+def _has_type(schema: dict[str, Any], value: object) -> bool:
+    wanted: object = schema["type"]
+    names = cast("list[object]", wanted) if type(wanted) is list else [wanted]
+    return any(type(name) is str and type(value) in _TYPES.get(name, ()) for name in names)
+
+
+def _has_properties(schema: dict[str, Any], value: object) -> bool:
+    properties = schema["properties"]
+    if type(properties) is not dict or type(value) is not dict:
+        return type(properties) is dict
+    named = cast("dict[str, object]", properties)
+    members = cast("dict[str, object]", value)
+    return all(name not in members or is_surely_valid(named[name], members[name]) for name in named)
+
+
+def _has_no_others(schema: dict[str, Any], value: object) -> bool:
+    properties = schema.get("properties", {})
+    if type(properties) is not dict or type(value) is not dict:
+        return type(properties) is dict
+    rest: object = schema["additionalProperties"]
+    members = cast("dict[str, object]", value)
+    return all(name in properties or is_surely_valid(rest, members[name]) for name in members)
+
+
+def _has_required(schema: dict[str, Any], value: object) -> bool:
+    required: object = schema["required"]
+    return type(required) is list and (
+        type(value) is not dict
+        or all(type(name) is str and name in value for name in cast("list[object]", required))
+    )
+
+
+def _has_items(schema: dict[str, Any], value: object) -> bool:
+    items: object = schema["items"]
+    return type(value) is not list or all(
+        is_surely_valid(items, item) for item in cast("list[object]", value)
+    )
+
+
+def _is_listed(schema: dict[str, Any], value: object) -> bool:
+    # Of numbers the library knows better which ones are equal.
+    return type(value) is str and type(schema["enum"]) is list and value in schema["enum"]
+
+
+def _fits_any(schema: dict[str, Any], value: object) -> bool:
+    choices: object = schema["anyOf"]
+    return type(choices) is list and any(
+        is_surely_valid(each, value) for each in cast("list[object]", choices)
+    )
+
+
+_PLAIN: Mapping[str, Callable[[dict[str, Any], object], bool]] = {
+    "type": _has_type,
+    "properties": _has_properties,
+    "additionalProperties": _has_no_others,
+    "required": _has_required,
+    "items": _has_items,
+    "enum": _is_listed,
+    "anyOf": _fits_any,
+}
 
 
 @cache

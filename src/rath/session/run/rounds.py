@@ -50,7 +50,6 @@ from rath.session.tooling import (
     call_here,
     in_a_loop,
     in_call,
-    is_library_loaded,
     load_library,
 )
 
@@ -163,9 +162,7 @@ class ToolRounds:
         """
         places = range(len(calls)) if places is None else places
         if len(calls) == 1:
-            if not is_library_loaded():
-                # Before any deadline begins: a tool is not to blame for an import of ours.
-                await runtime().call_in_worker(load_library)
+            await self._load_library(calls)
             offer = self.table.get(calls[0].name)
             is_plain = offer is not None and offer.is_plain
             if offer is not None and is_plain and self.dispatch is None and self.hooks is None:
@@ -191,11 +188,20 @@ class ToolRounds:
         ]
         return await self.lanes.run(jobs, keys=partial(lane_keys, prepared, self.placement))
 
+    async def _load_library(self, calls: Sequence[ToolCall]) -> None:
+        """Import the schema library where the check of a call needs it."""
+        for call in calls:
+            offer = self.table.get(call.name)
+            if offer is None:
+                continue
+            if self.checker.needs_library(offer.tool, offer.schema, call.arguments):
+                # Before any deadline begins: a tool is not to blame for an import of ours.
+                await runtime().call_in_worker(load_library)
+                return
+
     async def prepare_all(self, calls: Sequence[ToolCall]) -> list[CheckedCall]:
         """Prepare the calls of a round in one job; what takes too long is given up."""
-        if not is_library_loaded():
-            # Before any deadline begins: a tool is not to blame for an import of ours.
-            await runtime().call_in_worker(load_library)
+        await self._load_library(calls)
         checked: list[CheckedCall] = []
         offers = [self.table.get(call.name) for call in calls]
         limit = max((offer.limit for offer in offers if offer is not None), default=None)
