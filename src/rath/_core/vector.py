@@ -169,9 +169,10 @@ class GrowingVector(Generic[T]):
     @property
     def vector(self) -> Vector[T]:
         """All items so far."""
-        if not self._items:
+        size = len(self._items)
+        if not size:
             return self._start
-        return Vector._of(self._segment, len(self))  # noqa: SLF001  # of this module
+        return Vector._of(self._segment, self._segment.start + size)  # noqa: SLF001  # of this module
 
     def append(self, item: T) -> None:
         """Add an item at the end; O(1)."""

@@ -7,14 +7,14 @@ import inspect
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any, cast
 
 from rath._async.bridge import is_async
 from rath._async.limiter import Gate
-from rath._async.runtime import runtime
+from rath._async.runtime import await_future, runtime
 from rath._async.workers import UserExit
 from rath.config.redaction import HIDDEN, Redactor
 from rath.errors import ProviderError, ProviderProtocolError, RathError
@@ -82,7 +82,7 @@ class CustomDraft(BodyDraft):
         )
         super().__init__(body.RequestBody(writer), facts, streaming=streaming)
         self._client = client
-        self._request = request
+        self._fields = {each.name: getattr(request, each.name) for each in fields(request)}
         self._messages: list[RathLLMMessage] = []
         self._caps = caps_of(provider or own)
         self._redactor = Redactor((own.api_key or "",))
@@ -95,7 +95,7 @@ class CustomDraft(BodyDraft):
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         call = self._record_call(streaming=on_delta is not None)
         messages = body.images_apart(self._messages) if self._body.n_images else self._messages
-        request = replace(self._request, messages=tuple(messages))
+        request = RathLLMChatRequest(**{**self._fields, "messages": tuple(messages)})
         gate = await pass_gate(call, self._caps, whose="custom")
         work = _Work()
         try:
@@ -200,7 +200,7 @@ class _Work:
         running = runtime().start_on_user_loop(fn)
         self._step = running.future
         try:
-            return cast("object", await asyncio.wrap_future(running.future))
+            return cast("object", await await_future(running.future))
         except asyncio.CancelledError:
             runtime().cancel_on_user_loop(running)
             raise

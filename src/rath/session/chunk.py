@@ -28,6 +28,7 @@ from rath.session.content import (
     decode_content,
     encode_call,
     encode_content,
+    is_plain,
     row_digest,
 )
 
@@ -184,7 +185,11 @@ class ChunkRow(_RowCache):
     def with_id(self, row_id: RowId) -> ChunkRow:
         """Return the same row under the name `row_id`."""
         named = ChunkRow(self.kind, self.payload, row_id)
-        return named.with_images(self.images) if "images" in self.payload else named
+        # What was worked out for one name holds for every other.
+        for name in _RowCache.__slots__:
+            if hasattr(self, name):
+                object.__setattr__(named, name, getattr(self, name))
+        return named
 
     def with_images(self, images: tuple[Image, ...]) -> ChunkRow:
         """Return the same row with the bytes of its images, which a payload has no place for."""
@@ -297,6 +302,11 @@ class ChunkTable:
 def make_row(kind: ChunkKind, content: Content) -> ChunkRow:
     """Return a row whose text is valid Unicode; what had to be replaced is noted in the row."""
     payload = encode_content(content)
+    if is_plain(content):
+        row = ChunkRow(kind, payload)
+        # The payload would be decoded to the same.
+        object.__setattr__(row, "_content", content)
+        return row
     clean = {key: _valid(value) for key, value in payload.items()}
     if clean != payload:
         clean["unicode_replaced"] = True

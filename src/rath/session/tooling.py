@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextvars
 import json
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NoReturn, Protocol, cast, runtime_checkable
 from uuid import UUID
 
 from rath._async.bridge import is_async
-from rath._core.options import origin_of, value_scope
+from rath._core.options import ValueScope, origin_of
 from rath._core.registry import Registry
 from rath._core.text import valid_unicode
 from rath.backend.tool_types import BackendTool
@@ -354,18 +353,22 @@ def _misfits(validator: Any, value: object) -> str:
     return "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
 
 
-def is_surely_valid(schema: object, value: object) -> bool:
+def is_surely_valid(schema: Any, value: object) -> bool:
     """Tell whether a value fits a JSON Schema of the plain kind that most tools have.
 
     False says nothing: the schema may have keywords that only the library knows, or be broken.
     Both are taken as JSON has them, dicts and lists; no code of anybody else runs.
     """
-    if schema is True:
-        return True
-    return type(schema) is dict and all(
-        keyword in _ANNOTATIONS or (keyword in _PLAIN and _PLAIN[keyword](schema, value))
-        for keyword in cast("dict[str, Any]", schema)
-    )
+    if type(schema) is not dict:
+        return schema is True
+    for keyword in schema:
+        check = _PLAIN_KEYWORDS.get(keyword)
+        if check is None:
+            if keyword not in _ANNOTATIONS:
+                return False
+        elif not check(schema, value):
+            return False
+    return True
 
 
 _TYPES: Mapping[object, tuple[type, ...]] = {
@@ -386,42 +389,43 @@ _ANNOTATIONS = frozenset(
 
 
 def _has_type(schema: dict[str, Any], value: object) -> bool:
-    wanted: object = schema["type"]
-    names = cast("list[object]", wanted) if type(wanted) is list else [wanted]
-    return any(type(name) is str and type(value) in _TYPES.get(name, ()) for name in names)
+    wanted = schema["type"]
+    for name in wanted if type(wanted) is list else (wanted,):
+        if type(name) is str and type(value) in _TYPES.get(name, ()):
+            return True
+    return False
 
 
-def _has_properties(schema: dict[str, Any], value: object) -> bool:
+def _has_properties(schema: dict[str, Any], value: Any) -> bool:
     properties = schema["properties"]
     if type(properties) is not dict or type(value) is not dict:
         return type(properties) is dict
-    named = cast("dict[str, object]", properties)
-    members = cast("dict[str, object]", value)
-    return all(name not in members or is_surely_valid(named[name], members[name]) for name in named)
+    for name in properties:
+        if name in value and not is_surely_valid(properties[name], value[name]):
+            return False
+    return True
 
 
-def _has_no_others(schema: dict[str, Any], value: object) -> bool:
-    properties = schema.get("properties", {})
+def _has_no_others(schema: dict[str, Any], value: Any) -> bool:
+    properties, rest = schema.get("properties", {}), schema["additionalProperties"]
     if type(properties) is not dict or type(value) is not dict:
         return type(properties) is dict
-    rest: object = schema["additionalProperties"]
-    members = cast("dict[str, object]", value)
-    return all(name in properties or is_surely_valid(rest, members[name]) for name in members)
+    for name in value:
+        if name not in properties and not is_surely_valid(rest, value[name]):
+            return False
+    return True
 
 
-def _has_required(schema: dict[str, Any], value: object) -> bool:
-    required: object = schema["required"]
-    return type(required) is list and (
-        type(value) is not dict
-        or all(type(name) is str and name in value for name in cast("list[object]", required))
-    )
+def _has_required(schema: dict[str, Any], value: Any) -> bool:
+    required = schema["required"]
+    if type(required) is not list or type(value) is not dict:
+        return type(required) is list
+    return all(type(name) is str and name in value for name in required)
 
 
-def _has_items(schema: dict[str, Any], value: object) -> bool:
-    items: object = schema["items"]
-    return type(value) is not list or all(
-        is_surely_valid(items, item) for item in cast("list[object]", value)
-    )
+def _has_items(schema: dict[str, Any], value: Any) -> bool:
+    items = schema["items"]
+    return type(value) is not list or all(is_surely_valid(items, item) for item in value)
 
 
 def _is_listed(schema: dict[str, Any], value: object) -> bool:
@@ -430,13 +434,11 @@ def _is_listed(schema: dict[str, Any], value: object) -> bool:
 
 
 def _fits_any(schema: dict[str, Any], value: object) -> bool:
-    choices: object = schema["anyOf"]
-    return type(choices) is list and any(
-        is_surely_valid(each, value) for each in cast("list[object]", choices)
-    )
+    choices = schema["anyOf"]
+    return type(choices) is list and any(is_surely_valid(each, value) for each in choices)
 
 
-_PLAIN: Mapping[str, Callable[[dict[str, Any], object], bool]] = {
+_PLAIN_KEYWORDS: Mapping[str, Callable[[dict[str, Any], Any], bool]] = {
     "type": _has_type,
     "properties": _has_properties,
     "additionalProperties": _has_no_others,
@@ -557,11 +559,9 @@ _current: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar(
 )
 
 
-@contextmanager
-def in_call(call: CurrentCall | None) -> Generator[None]:
+def in_call(call: CurrentCall | None) -> ValueScope[CurrentCall | None]:
     """Say that what runs inside is `call`; None for what belongs to no call of its own."""
-    with value_scope(_current, call):
-        yield
+    return ValueScope(_current, call)
 
 
 def call_here() -> CurrentCall | None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from rath._async.bridge import is_async
 from rath._async.deferred import nesting
 from rath._async.lanes import Job, Key, Lanes
-from rath._async.runtime import runtime
+from rath._async.runtime import await_future, runtime
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath.backend.effects import (
@@ -412,7 +412,7 @@ class ToolRounds:
         """Run a job on a worker; None says that its lane is held by an abandoned call."""
         future = runtime().start_in_worker(work)
         try:
-            value = await asyncio.wrap_future(future)
+            value = await await_future(future)
         except asyncio.CancelledError:
             # A thread cannot be killed: its lane stays held until it comes back.
             self.lanes.hold(key(), future)
@@ -429,7 +429,7 @@ class ToolRounds:
 
         running = runtime().start_on_user_loop(await_and_encode)
         try:
-            return cast("ResultText", await asyncio.wrap_future(running.future))
+            return cast("ResultText", await await_future(running.future))
         except asyncio.CancelledError:
             runtime().cancel_on_user_loop(running)
             self.lanes.hold(key, running.future)

@@ -322,11 +322,13 @@ class RunLog:
     def _end_call(self, result: PendingResult) -> None:
         """Add the only call of a round as a row and an entry."""
         run = result.run
-        if result.shown is not None:
+        if result.shown is None:
+            self.add(run)
+        else:
             row = self.row_event(result.shown)
-            self.add(row)
             run = structs.replace(run, rows=(row.row.id,))
-        self.note(run)
+            self.add(row, run)
+        self._tell(run)
 
     def _tell(self, entry: Entry, inner: InnerLog | None = None) -> None:
         """Tell the run around this one of an entry, and of the log that has it first."""
