@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import rath
@@ -359,8 +359,8 @@ def _let_go(recall: Recall | None) -> None:
 def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None) -> Session:
     """Submit a run, unless one has gone on with its origin meanwhile; return its session."""
 
-    async def execute(cell: Deferred[Body]) -> Body:
-        return await LoopRun(plan, cell).execute()
+    def execute(cell: Deferred[Body]) -> Coroutine[Any, Any, Body]:
+        return LoopRun(plan, cell).execute()
 
     def on_cancel(latest: Body | None) -> Body:
         if latest is None:

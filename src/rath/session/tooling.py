@@ -152,6 +152,9 @@ class ToolOffer:
     is_plain: bool
     """Whether a call is one plain function call, which blocks a worker thread."""
 
+    is_built_in: bool
+    """Whether it is one of the seven, which never block where their calls are checked."""
+
     approval: ApprovalRule = "never"
     """Whether somebody must allow a call of it first."""
 
@@ -162,24 +165,35 @@ def offer(tool: Tool) -> ToolOffer:
     Raises:
         TypeError: Its schema, its timeout or its approval cannot be what they are.
     """
+    origin = str(getattr(tool, "origin", "")) or origin_of(type(tool))
+    on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
+    # Whatever a tool says of itself: where its class stands decides.
+    is_ours = type(tool).__module__.partition(".")[0] == "rath"
+    is_built_in = on_sandbox and origin == "built-in" and is_ours
     schema = dict(tool.parameters)
     timeout: object = getattr(tool, "timeout", None)
     limit = DEFAULT_TOOL_TIMEOUT if timeout is None else timeout
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise TypeError(f"the timeout of tool {tool.name!r} must be seconds, not {limit!r}")
-    on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
     return ToolOffer(
         tool=tool,
         schema=schema,
-        schema_digest=json_digest(schema),
+        schema_digest=_built_in_digest(tool) if is_built_in else json_digest(schema),
         parallel_safe=bool(getattr(tool, "parallel_safe", False)),
         limit=float(limit),
-        origin=str(getattr(tool, "origin", "")) or origin_of(type(tool)),
+        origin=origin,
         effects=getattr(tool, "effects", "non_idempotent"),
         operator=cast("SandboxOperator", tool) if on_sandbox else None,
         is_plain=not on_sandbox and not is_async(in_a_loop(tool)),
+        is_built_in=is_built_in,
         approval=check_approval(getattr(tool, "approval", "never"), f"tool {tool.name!r}"),
     )
+
+
+@cache
+def _built_in_digest(tool: Tool) -> str:
+    """Return the digest of a schema that never changes."""
+    return json_digest(dict(tool.parameters))
 
 
 def in_a_loop(tool: Tool) -> Callable[[Any, Mapping[str, Any]], Any]:

@@ -42,6 +42,7 @@ from rath.session.record import ToolStatus
 from rath.session.run.hook_calls import CallHooks
 from rath.session.session import Session
 from rath.session.tooling import (
+    MAX_QUICK_CHARS,
     ArgumentChecker,
     BadArguments,
     CurrentCall,
@@ -161,16 +162,18 @@ class ToolRounds:
             given: What somebody has said to calls that are made again, by place.
         """
         places = range(len(calls)) if places is None else places
-        if len(calls) == 1:
-            await self._load_library(calls)
-            offer = self.table.get(calls[0].name)
-            is_plain = offer is not None and offer.is_plain
-            if offer is not None and is_plain and self.dispatch is None and self.hooks is None:
-                (at,) = places
-                tell = partial(done.__setitem__, at)
-                with call_scope(session.id, row, at), in_call(given.get(at) or CurrentCall()):
-                    done[at] = await self._finish_alone(calls[0], offer, session, tell)
-                return [done[at]]
+        if len(calls) == 1 and self.hooks is None:
+            # A round of one call is the usual one: it has no lane to share.
+            (at,) = places
+            offer, tell = self.table.get(calls[0].name), partial(done.__setitem__, at)
+            if offer is not None and offer.is_plain and self.dispatch is None:
+                await self._load_library(calls)
+                finish = partial(self._finish_alone, calls[0], offer)
+            else:
+                finish = partial(self._finish, *await self.prepare_all(calls))
+            with call_scope(session.id, row, at), in_call(given.get(at) or CurrentCall()):
+                done[at] = await finish(session, tell)
+            return [done[at]]
         prepared = await self.prepare_all(calls)
         if self.hooks is not None:
             prepared = await self.show(prepared, session, row=row, places=places)
@@ -204,6 +207,10 @@ class ToolRounds:
         await self._load_library(calls)
         checked: list[CheckedCall] = []
         offers = [self.table.get(call.name) for call in calls]
+        if all(offer is None or offer.is_built_in for offer in offers):
+            n_chars = sum(len(call.arguments) for call in calls)
+            if n_chars <= MAX_QUICK_CHARS:
+                return [self._prepare(call) for call in calls]  # nobody else's code, nothing long
         limit = max((offer.limit for offer in offers if offer is not None), default=None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
