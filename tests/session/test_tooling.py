@@ -37,7 +37,8 @@ def schemas_of(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "enum": st.lists(values, max_size=3),
             "anyOf": st.lists(inner, min_size=1, max_size=2),
             "not": inner,
-            "minimum": st.integers(-1, 1),
+            "minimum": st.integers(-1, 1) | st.just(0.5),
+            "maximum": st.integers(-1, 1),
             "title": NAMES,
         },
     )

@@ -86,11 +86,9 @@ class Vector(Generic[T]):
         segment, stop = self._last, self._size
         pieces: list[Sequence[T]] = []
         while segment is not None:
-            first = max(start - segment.start, 0)
-            pieces.append(segment.items[first : stop - segment.start])
-            if segment.start <= start:
-                break
-            segment, stop = segment.parent, segment.start
+            begin = segment.start
+            pieces.append(segment.items[max(start - begin, 0) : stop - begin])
+            segment, stop = segment.parent if begin > start else None, begin
         return tuple(pieces[0] if len(pieces) == 1 else chain.from_iterable(reversed(pieces)))
 
     def common_prefix(self, other: Vector[T]) -> int:
@@ -98,14 +96,16 @@ class Vector(Generic[T]):
 
         O(segments since they parted).
         """
-        mine, theirs, size, their_size = self._last, other._last, self._size, other._size
+        mine, size = self._last, self._size
+        theirs, their_size = other._last, other._size
         while mine is not theirs:
-            # A segment that both have begins before either of these, unless it is one of them.
-            if theirs is None or (mine is not None and mine.start >= theirs.start):
-                assert mine is not None
-                mine, size = mine.parent, mine.start
-            else:
-                theirs, their_size = theirs.parent, theirs.start
+            # What both have begins before either of these, so the later one is none of it.
+            if mine is not None and (theirs is None or mine.start >= theirs.start):
+                size = mine.start
+                mine = mine.parent
+            elif theirs is not None:
+                their_size = theirs.start
+                theirs = theirs.parent
         return min(size, their_size)
 
     def __len__(self) -> int:
@@ -127,7 +127,8 @@ class Vector(Generic[T]):
             # By index: its writer may add to it meanwhile.
             for place in range(stop - segment.start - 1, -1, -1):
                 yield segment.items[place]
-            segment, stop = segment.parent, segment.start
+            stop = segment.start
+            segment = segment.parent
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vector):

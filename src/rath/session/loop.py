@@ -55,7 +55,7 @@ from rath.session.tooling import (
     Tool,
     check_approval,
     offer,
-    tool_schemas,
+    offered_schemas,
     tool_table,
 )
 
@@ -284,7 +284,7 @@ def run_session_loop(
     check_budget("run_session_loop", candidates)
     table = tool_table(tools, system_tools=system_tools)
     offers = {name: offer(tool) for name, tool in table.items()}
-    schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
+    schemas = (() if executor is None else _schemas_of(executor)) or offered_schemas(offers)
     tool_names = {*table, *(schema.name for schema in schemas)}
     place, served = begin_operation("loop", user_session, agent_session, candidates)
     before: EarlierRun | None = None

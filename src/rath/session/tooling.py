@@ -121,14 +121,17 @@ def tool_table(
 
 def tool_schemas(table: Mapping[str, Tool]) -> tuple[RathLLMFunctionTool, ...]:
     """Return the schemas of the tools for the model, sorted by name."""
-    return tuple(
-        RathLLMFunctionTool(
-            name=table[name].name,
-            parameters=dict(table[name].parameters),
-            description=table[name].description,
-        )
-        for name in sorted(table)
-    )
+    return tuple(_function(table[name], dict(table[name].parameters)) for name in sorted(table))
+
+
+def offered_schemas(offers: Mapping[str, ToolOffer]) -> tuple[RathLLMFunctionTool, ...]:
+    """Return the same of tools that were asked for their schemas already."""
+    listed = [offers[name] for name in sorted(offers)]
+    return tuple(_function(each.tool, dict(each.schema)) for each in listed)
+
+
+def _function(tool: Tool, parameters: dict[str, Any]) -> RathLLMFunctionTool:
+    return RathLLMFunctionTool(tool.name, parameters, tool.description)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ def offer(tool: Tool) -> ToolOffer:
     return ToolOffer(
         tool=tool,
         schema=schema,
-        schema_digest=_built_in_digest(tool) if is_built_in else json_digest(schema),
+        schema_digest=_built_in_digest(tool.name) if is_built_in else json_digest(schema),
         parallel_safe=bool(getattr(tool, "parallel_safe", False)),
         limit=float(limit),
         origin=origin,
@@ -191,9 +194,9 @@ def offer(tool: Tool) -> ToolOffer:
 
 
 @cache
-def _built_in_digest(tool: Tool) -> str:
-    """Return the digest of a schema that never changes."""
-    return json_digest(dict(tool.parameters))
+def _built_in_digest(name: str) -> str:
+    """Return the digest of the schema of a built-in tool, which never changes."""
+    return json_digest(dict(builtin_tools()[name].parameters))
 
 
 def in_a_loop(tool: Tool) -> Callable[[Any, Mapping[str, Any]], Any]:
@@ -447,6 +450,12 @@ def _is_listed(schema: dict[str, Any], value: object) -> bool:
     return type(value) is str and type(schema["enum"]) is list and value in schema["enum"]
 
 
+def _is_at_least(schema: dict[str, Any], value: Any) -> bool:
+    minimum = schema["minimum"]
+    numbers = _TYPES["number"]
+    return type(minimum) in numbers and (type(value) not in numbers or value >= minimum)
+
+
 def _fits_any(schema: dict[str, Any], value: object) -> bool:
     choices = schema["anyOf"]
     return type(choices) is list and any(is_surely_valid(each, value) for each in choices)
@@ -460,6 +469,7 @@ _PLAIN_KEYWORDS: Mapping[str, Callable[[dict[str, Any], Any], bool]] = {
     "items": _has_items,
     "enum": _is_listed,
     "anyOf": _fits_any,
+    "minimum": _is_at_least,
 }
 
 

@@ -121,6 +121,8 @@ class Renderer:
 
     def close(self) -> list[RathLLMMessage]:
         """Return results for the calls that have none."""
+        if not self._open:
+            return []
         closing = [message for waiting in self._open.values() for message in waiting]
         self._open.clear()
         if closing:

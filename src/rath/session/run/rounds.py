@@ -166,11 +166,13 @@ class ToolRounds:
             # A round of one call is the usual one: it has no lane to share.
             (at,) = places
             offer, tell = self.table.get(calls[0].name), partial(done.__setitem__, at)
+            finish: Callable[[Session, Tell], Awaitable[CallResult]]
             if offer is not None and offer.is_plain and self.dispatch is None:
                 await self._load_library(calls)
                 finish = partial(self._finish_alone, calls[0], offer)
             else:
-                finish = partial(self._finish, *await self.prepare_all(calls))
+                (checked,) = await self.prepare_all(calls)
+                finish = partial(self._finish, checked)
             with call_scope(session.id, row, at), in_call(given.get(at) or CurrentCall()):
                 done[at] = await finish(session, tell)
             return [done[at]]
