@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import sha256
 from typing import Any, NoReturn, assert_never, cast, overload
 from uuid import UUID
 
@@ -216,16 +217,44 @@ def _row_with_images(
 _KINDS: dict[str, ChunkKind] = {kind.value: kind for kind in ChunkKind}
 
 
+MANY_ROWS = 200
+"""Above this a worker thread is used, at about 10 us a row the trip is short then, and what was
+worked out over the rows is kept for the next run; a guess."""
+
+
+class TableCache:
+    """Work over the rows of a table that those which go on from it need not do again.
+
+    Each part stands beside the rows that it was done for: a table takes what was done for its own
+    front, found by identity, and for nothing else.
+    """
+
+    __slots__ = ("digest", "requests")
+
+    def __init__(self) -> None:
+        self.digest: tuple[Vector[ChunkRow], Any] | None = None
+        """A running sha256 over the digests of rows; copied before it is used."""
+
+        self.requests: tuple[Vector[ChunkRow], Any] | None = None
+        """What holds these rows as a model reads them; one run takes it and goes on with it."""
+
+
 class ChunkTable:
     """The rows of a session: immutable, and sharing their front with what they came from.
 
     Appending is O(1), indexing O(log n), and forks of a table cost nothing.
     """
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_rows", "cache")
 
-    def __init__(self, rows: Iterable[ChunkRow] | Vector[ChunkRow] = ()) -> None:
+    cache: TableCache
+    """Shared by the tables that were made of one another."""
+
+    def __init__(
+        self, rows: Iterable[ChunkRow] | Vector[ChunkRow] = (), *, cache: TableCache | None = None
+    ) -> None:
         self._rows: Vector[ChunkRow] = rows if isinstance(rows, Vector) else Vector(rows)
+        self.cache = TableCache() if cache is None else cache
 
     @property
     def rows(self) -> tuple[ChunkRow, ...]:
@@ -239,17 +268,33 @@ class ChunkTable:
 
     def extend(self, *additional: ChunkRow) -> ChunkTable:
         """Return a table with rows added at the end."""
-        return ChunkTable(self._rows.extend(additional))
+        return ChunkTable(self._rows.extend(additional), cache=self.cache)
 
     def born_in(self, session: UUID, rows: Iterable[ChunkRow]) -> ChunkTable:
         """Return a table with rows added; those without a name are named after `session`."""
-        first = len(self._rows)
         return self.extend(
             *(
                 row if row.id is not None else row.with_id(RowId(session, index))
-                for index, row in enumerate(rows, start=first)
+                for index, row in enumerate(rows, start=len(self))
             )
         )
+
+    def named(self, session: UUID) -> ChunkTable:
+        """Return a table of which each row has a name; it shares those before the first without."""
+        rows = self.rows
+        n_named = next((at for at, row in enumerate(rows) if row.id is None), len(rows))
+        return self.prefix(n_named).born_in(session, rows[n_named:])
+
+    def digest(self) -> str:
+        """Return the `rows_digest` of the table; O(rows since it was asked of one in its front)."""
+        known, start, running = self.cache.digest, 0, sha256()
+        if known is not None and self._rows.common_prefix(known[0]) == len(known[0]):
+            start, running = len(known[0]), known[1].copy()
+        for row in self.since(start):
+            running.update(row.digest)
+        if len(self) > MANY_ROWS:
+            self.cache.digest = self._rows, running
+        return running.hexdigest()
 
     def since(self, start: int) -> tuple[ChunkRow, ...]:
         """Return the rows from index `start` on; O(number returned)."""
@@ -257,7 +302,7 @@ class ChunkTable:
 
     def prefix(self, size: int) -> ChunkTable:
         """Return a table of the first `size` rows, which it shares; O(log n)."""
-        return ChunkTable(self._rows.prefix(size))
+        return ChunkTable(self._rows.prefix(size), cache=self.cache)
 
     def common_prefix(self, other: ChunkTable) -> int:
         """Return how many leading rows are the same rows in both tables, found by row id."""

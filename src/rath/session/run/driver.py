@@ -37,7 +37,7 @@ from rath.session.calls.results import (
     skipped_call,
 )
 from rath.session.chunk import ChunkRow, RowId, assistant_turn_chunk, user_text_chunk
-from rath.session.content import AssistantTurn, ToolCall, rows_digest
+from rath.session.content import AssistantTurn, ToolCall
 from rath.session.events import Intent, PendingResult
 from rath.session.hooks import NO_HOOKS, LoopHooks, PassedOn, inputs_changed
 from rath.session.outcome import DeadlineExceeded, Outcome, RoundLimit
@@ -553,6 +553,8 @@ class LoopRun:
                             self._plan.session,
                             max_calls,
                         )
+                    if self._plan.served is None:
+                        conversation.leave(self._log.body.table)
                     return outcome
 
     async def _last_turn(self, before: ResumePoint) -> Turn | None:
@@ -629,7 +631,7 @@ class LoopRun:
             kind="loop",
             place=self._plan.place,
             session=self._plan.session,
-            input_digest=await offload(encode_cost(user.table), partial(rows_digest, user.table)),
+            input_digest=await offload(encode_cost(user.table), user.table.digest),
             head=head,
             tools=self._plan.schemas,
             output=self._plan.output_spec,

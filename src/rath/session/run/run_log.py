@@ -142,6 +142,7 @@ class RunLog:
         self._rows = GrowingVector(Vector[ChunkRow]() if input_only else content.table.vector)
         self._record = GrowingVector(content.record)
         self._input = content.table if input_only else None
+        self._cache = content.table.cache
         self._outcome, self._prior_usage = content.outcome, content.given
         self._state = State(self._session, self._rows, self._record)
         self._state.resume(content.unfinished)
@@ -352,7 +353,7 @@ class RunLog:
 
     def _report_content(self) -> None:
         unfinished = self._state.unfinished if self._state.is_open else None
-        table = ChunkTable(self._rows.vector)
+        table = ChunkTable(self._rows.vector, cache=self._cache)
         if self._input is not None and not len(self._rows):
             table = self._input
         self.body = Body(table, self._record.vector, self._outcome, self._prior_usage, unfinished)
