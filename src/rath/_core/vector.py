@@ -16,17 +16,17 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class _Segment(Generic[T]):
+class Segment(Generic[T]):
     """Items behind the first `start` ones of a sequence; only a `GrowingVector` adds to them."""
 
     __slots__ = ("depth", "items", "jump", "parent", "start")
 
-    def __init__(self, items: Sequence[T], parent: _Segment[T] | None, start: int) -> None:
+    def __init__(self, items: Sequence[T], parent: Segment[T] | None, start: int) -> None:
         self.items = items
         self.parent = parent
         self.start = start
         self.depth = 0
-        self.jump: _Segment[T] | None = None
+        self.jump: Segment[T] | None = None
         if parent is None:
             return
         self.depth = parent.depth + 1
@@ -47,43 +47,47 @@ class Vector(Generic[T]):
     equal at once.
     """
 
-    __slots__ = ("_last", "_size")
+    __slots__ = ("_size", "last")
+
+    last: Segment[T] | None
+    """The last segment, of which it may have a part only; None for an empty sequence."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         first = tuple(items)
-        self._last = _Segment(first, None, 0) if first else None
+        self.last = Segment(first, None, 0) if first else None
         self._size = len(first)
 
     @staticmethod
-    def _of(last: _Segment[V] | None, size: int) -> Vector[V]:
-        copy: Vector[V] = Vector.__new__(Vector)
-        copy._last = last  # a constructor of the same class
+    def ending_in(last: Segment[V] | None, size: int) -> Vector[V]:
+        """Return the first `size` items up to those of a segment."""
+        copy: Vector[V] = Vector()
+        copy.last = last
         copy._size = size
         return copy
 
     def append(self, item: T) -> Vector[T]:
         """Return a vector with `item` added at the end; O(1)."""
-        return Vector._of(_Segment((item,), self._last, self._size), self._size + 1)
+        return Vector.ending_in(Segment((item,), self.last, self._size), self._size + 1)
 
     def extend(self, items: Iterable[T]) -> Vector[T]:
         """Return a vector with `items` added at the end; O(number of items)."""
         added = tuple(items)
         if not added:
             return self
-        return Vector._of(_Segment(added, self._last, self._size), self._size + len(added))
+        return Vector.ending_in(Segment(added, self.last, self._size), self._size + len(added))
 
     def prefix(self, size: int) -> Vector[T]:
         """Return the first `size` items as a vector that shares them; O(log segments)."""
         if not 0 <= size <= self._size:
             raise IndexError(f"prefix of {size} items asked of a vector that has {self._size}")
-        return Vector._of(self._segment_before(size), size) if size else Vector()
+        return Vector.ending_in(self._segment_before(size), size) if size else Vector()
 
     def since(self, start: int) -> tuple[T, ...]:
         """Return the items from index `start` to the end; O(number returned)."""
         start = max(0, start)
         if start >= self._size:
             return ()
-        segment, stop = self._last, self._size
+        segment, stop = self.last, self._size
         pieces: list[Sequence[T]] = []
         while segment is not None:
             begin = segment.start
@@ -96,8 +100,8 @@ class Vector(Generic[T]):
 
         O(segments since they parted).
         """
-        mine, size = self._last, self._size
-        theirs, their_size = other._last, other._size
+        mine, size = self.last, self._size
+        theirs, their_size = other.last, other._size
         while mine is not theirs:
             # What both have begins before either of these, so the later one is none of it.
             if mine is not None and (theirs is None or mine.start >= theirs.start):
@@ -122,7 +126,7 @@ class Vector(Generic[T]):
         return iter(self.since(0))
 
     def __reversed__(self) -> Iterator[T]:
-        segment, stop = self._last, self._size
+        segment, stop = self.last, self._size
         while segment is not None:
             # By index: its writer may add to it meanwhile.
             for place in range(stop - segment.start - 1, -1, -1):
@@ -145,9 +149,9 @@ class Vector(Generic[T]):
     def __repr__(self) -> str:
         return f"Vector({list(self)!r})"
 
-    def _segment_before(self, size: int) -> _Segment[T]:
+    def _segment_before(self, size: int) -> Segment[T]:
         """Return the segment of the item at index `size - 1`."""
-        segment = self._last
+        segment = self.last
         assert segment is not None
         while segment.start >= size:
             jump = segment.jump
@@ -165,7 +169,7 @@ class GrowingVector(Generic[T]):
         self._start = start
         self._items: list[T] = []
         # It never touches the segments of others: who forgets what was added here frees it.
-        self._segment = _Segment(self._items, start._last, len(start))  # noqa: SLF001  # of this module
+        self._segment = Segment(self._items, start.last, len(start))
 
     @property
     def vector(self) -> Vector[T]:
@@ -173,7 +177,7 @@ class GrowingVector(Generic[T]):
         size = len(self._items)
         if not size:
             return self._start
-        return Vector._of(self._segment, self._segment.start + size)  # noqa: SLF001  # of this module
+        return Vector.ending_in(self._segment, self._segment.start + size)
 
     def append(self, item: T) -> None:
         """Add an item at the end; O(1)."""

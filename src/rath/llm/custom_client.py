@@ -97,7 +97,8 @@ class CustomDraft(BodyDraft):
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         call = self._record_call(streaming=on_delta is not None)
         messages = body.images_apart(self._messages) if self._body.n_images else self._messages
-        request = RathLLMChatRequest(**{**self._fields, "messages": tuple(messages)})
+        members: dict[str, Any] = {**self._fields, "messages": tuple(messages)}
+        request = RathLLMChatRequest(**members)
         gate = await pass_gate(call, self._caps, whose="custom")
         work = _Work()
         try:

@@ -370,13 +370,18 @@ def _misfits(validator: Any, value: object) -> str:
     return "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
 
 
+_kind_of: Callable[[object], type[object]] = type
+"""By its exact class: to Python True is an int, and a subclass may be anything."""
+
+
 def is_surely_valid(schema: Any, value: object) -> bool:
     """Tell whether a value fits a JSON Schema of the plain kind that most tools have.
 
     False says nothing: the schema may have keywords that only the library knows, or be broken.
     Both are taken as JSON has them, dicts and lists; no code of anybody else runs.
     """
-    if type(schema) is not dict:
+    kind = _kind_of(schema)
+    if kind is not dict:
         return schema is True
     for keyword in schema:
         check = _PLAIN_KEYWORDS.get(keyword)
@@ -397,7 +402,6 @@ _TYPES: Mapping[object, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-"""By exact type: to Python True is an int."""
 
 _ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "format", "readOnly", "writeOnly"}
@@ -407,16 +411,18 @@ _ANNOTATIONS = frozenset(
 
 def _has_type(schema: dict[str, Any], value: object) -> bool:
     wanted = schema["type"]
-    for name in wanted if type(wanted) is list else (wanted,):
-        if type(name) is str and type(value) in _TYPES.get(name, ()):
+    kind = _kind_of(wanted)
+    for name in wanted if kind is list else (wanted,):
+        if isinstance(name, str) and type(value) in _TYPES.get(name, ()):
             return True
     return False
 
 
 def _has_properties(schema: dict[str, Any], value: Any) -> bool:
     properties = schema["properties"]
-    if type(properties) is not dict or type(value) is not dict:
-        return type(properties) is dict
+    kinds = _kind_of(properties), _kind_of(value)
+    if kinds != (dict, dict):
+        return kinds[0] is dict
     for name in properties:
         if name in value and not is_surely_valid(properties[name], value[name]):
             return False
@@ -425,8 +431,9 @@ def _has_properties(schema: dict[str, Any], value: Any) -> bool:
 
 def _has_no_others(schema: dict[str, Any], value: Any) -> bool:
     properties, rest = schema.get("properties", {}), schema["additionalProperties"]
-    if type(properties) is not dict or type(value) is not dict:
-        return type(properties) is dict
+    kinds = _kind_of(properties), _kind_of(value)
+    if kinds != (dict, dict):
+        return kinds[0] is dict
     for name in value:
         if name not in properties and not is_surely_valid(rest, value[name]):
             return False
@@ -435,19 +442,23 @@ def _has_no_others(schema: dict[str, Any], value: Any) -> bool:
 
 def _has_required(schema: dict[str, Any], value: Any) -> bool:
     required = schema["required"]
-    if type(required) is not list or type(value) is not dict:
-        return type(required) is list
-    return all(type(name) is str and name in value for name in required)
+    kinds = _kind_of(required), _kind_of(value)
+    if kinds != (list, dict):
+        return kinds[0] is list
+    return all(isinstance(name, str) and name in value for name in required)
 
 
 def _has_items(schema: dict[str, Any], value: Any) -> bool:
     items = schema["items"]
-    return type(value) is not list or all(is_surely_valid(items, item) for item in value)
+    kind = _kind_of(value)
+    return kind is not list or all(is_surely_valid(items, item) for item in value)
 
 
 def _is_listed(schema: dict[str, Any], value: object) -> bool:
     # Of numbers the library knows better which ones are equal.
-    return type(value) is str and type(schema["enum"]) is list and value in schema["enum"]
+    choices = schema["enum"]
+    kind = _kind_of(choices)
+    return isinstance(value, str) and kind is list and value in choices
 
 
 def _is_at_least(schema: dict[str, Any], value: Any) -> bool:
@@ -458,7 +469,8 @@ def _is_at_least(schema: dict[str, Any], value: Any) -> bool:
 
 def _fits_any(schema: dict[str, Any], value: object) -> bool:
     choices = schema["anyOf"]
-    return type(choices) is list and any(is_surely_valid(each, value) for each in choices)
+    kind = _kind_of(choices)
+    return kind is list and any(is_surely_valid(each, value) for each in choices)
 
 
 _PLAIN_KEYWORDS: Mapping[str, Callable[[dict[str, Any], Any], bool]] = {
