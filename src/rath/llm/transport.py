@@ -1,7 +1,6 @@
 """The way to an endpoint: prepared bytes out, an answer or a stream of bytes back.
 
-A client gives a body and gets bytes; it never sees what carries them. Whatever replaces the SDKs of
-vendors behind `open_transport` has to give a `Transport`, and nothing else.
+A client gives a body and gets bytes; it never sees what carries them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rath.config.env import env_value
 from rath.llm.credentials import RequestTarget, public_url
 
 if TYPE_CHECKING:
-    from rath.llm.sdk_transport import SdkConnection
+    from rath.llm.http_transport import HttpConnection
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Closeable)
@@ -129,9 +128,6 @@ class ApiEndpoint:
         ValueError: The environment would add headers to calls of a project's own endpoint.
     """
 
-    sdk: SdkName
-    """The package that makes the connection, imported with the first call."""
-
     base_url: str = field(repr=False)
     """Without a slash at its end. User and password in it are sent in the place of the key."""
 
@@ -142,14 +138,21 @@ class ApiEndpoint:
     """Whether the endpoint is one that no secret of the environment may reach."""
 
     headers_variable: str | None
-    """Environment variable whose headers the SDK adds to every call; None where it has none.
+    """Environment variable whose headers are added to every call, as the SDK of the vendor does;
+    None where there is none.
 
     They may hold a secret, so they are refused for an endpoint that a project's config names.
     """
 
     api_key: str = field(repr=False)
-    api_version: str | None = None
-    """Version of the API, for an endpoint that wants it in each call (Azure)."""
+    key_header: str = "Authorization"
+    """Name of the header that holds the key; in this one it is a bearer token."""
+
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers of every request, such as the version of the API."""
+
+    query: tuple[tuple[str, str], ...] = ()
+    """Query parameters of every request."""
 
     listing: ModelListing | None = field(default=None, compare=False)
     """None where the names that a call may use cannot be listed."""
@@ -192,8 +195,7 @@ def retryable_errors(name: SdkName) -> tuple[type[Exception], ...]:
 async def open_transport(endpoint: ApiEndpoint, target: RequestTarget) -> Transport:
     """Return the way to the path of `target` at an endpoint.
 
-    The connection is shared by all clients of the process. The first one imports the SDK, which
-    takes 0.5 s, on a worker thread.
+    The connection is shared by all clients of the process.
     """
     return (await _connections.get(endpoint)).transport(target)
 
@@ -205,7 +207,7 @@ class ConnectionPool(Generic[K, C]):
     which has a runtime of its own, starts with none.
 
     Args:
-        open: Opens a connection. Runs on a worker thread, since it may import an SDK.
+        open: Opens a connection. Runs on a worker thread, since it may read files.
     """
 
     def __init__(self, open: Callable[[K], C]) -> None:
@@ -239,10 +241,10 @@ class ConnectionPool(Generic[K, C]):
         return connection
 
 
-def _connect(endpoint: ApiEndpoint) -> SdkConnection:
-    from rath.llm.sdk_transport import SdkConnection
+def _connect(endpoint: ApiEndpoint) -> HttpConnection:
+    from rath.llm.http_transport import HttpConnection
 
-    return SdkConnection(endpoint)
+    return HttpConnection(endpoint)
 
 
-_connections: ConnectionPool[ApiEndpoint, SdkConnection] = ConnectionPool(_connect)
+_connections: ConnectionPool[ApiEndpoint, HttpConnection] = ConnectionPool(_connect)

@@ -25,6 +25,9 @@ ANTHROPIC_RETRYABLE: tuple[type[Exception], ...]
 """Exceptions of the SDK that another try may mend; imports the SDK on first use."""
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
+API_VERSION = "2026-10-21"
+"""The one that the SDK of the vendor asks for."""
+
 MESSAGES_PATH = "/v1/messages"
 _VERSION_PATH = "/v1"
 """It belongs to the paths, but many base URLs name it too."""
@@ -49,7 +52,6 @@ class RathAnthropicChatClient(VendorClient):
 
     kind: ClassVar[str] = "anthropic"
     renderer: ClassVar[str] = "anthropic-messages/1"
-    sdk: ClassVar[str | None] = "anthropic"
     takes_schema: ClassVar[bool] = True
 
     def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
@@ -64,12 +66,12 @@ class RathAnthropicChatClient(VendorClient):
         self._account = account
         root = checked_url(account.base_url.value, account.base_url.origin)
         self._endpoint = transport.ApiEndpoint(
-            sdk="anthropic",
             base_url=root.removesuffix(_VERSION_PATH),
             key_origin=account.api_key.origin,
             from_project=account.from_project,
             headers_variable="ANTHROPIC_CUSTOM_HEADERS",
             api_key=account.api_key.value,
+            headers=(("anthropic-version", API_VERSION),),
             listing=_MODELS,
         )
 

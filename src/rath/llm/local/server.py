@@ -225,7 +225,6 @@ class RathLocalChatClient(CompletionsClient):
             server = await runtime().call_in_worker(partial(self._serve, target.model))
             self._endpoints[target.model] = server
         endpoint = ApiEndpoint(
-            sdk="openai",
             base_url=server.base_url,
             key_origin=None,
             from_project=False,
