@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec.structs import replace
 
+from rath import autosave
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_response import tool_call_part
@@ -38,13 +41,14 @@ from rath.session.events import (
 from rath.session.graph.kind import LineageKind
 from rath.session.loading import load, load_file
 from rath.session.outcome import Cancelled, Completed, NeedsDecision, RoundLimit
-from rath.session.persistence.store import FileStore
+from rath.session.persistence.store import FileStore, default_store
 from rath.session.record import Decision, Operation, ToolRun
-from tests.support.api import Event, chained
+from tests.support.api import Event, chained, open_logs_of
 from tests.support.images import picture
 from tests.support.session_files import operation, tool_run
 from tests.support.sessions import run
 from tests.support.store_lines import lines_for, write, write_lines
+from tests.support.waiting import PATIENCE
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -392,3 +396,17 @@ def test_images_in_the_rows_of_an_agent_have_their_bytes(store: FileStore) -> No
     began = load(store, session.id).session.record[0]
     assert isinstance(began, Operation)
     assert began.head[0].images[0].blob.data == picture(b"cat")
+
+
+def test_a_session_that_waits_for_its_log_is_loaded_when_that_is_there() -> None:
+    is_free = threading.Event()
+    before = open_logs_of(default_store()).lane.put(is_free.wait)
+    with autosave():
+        fork = Session.from_user_message("hi").fork()
+    with ThreadPoolExecutor(1) as threads:
+        loading = threads.submit(Session.load, fork.id)
+        with pytest.raises(TimeoutError):
+            loading.result(0.1)
+        is_free.set()
+        assert loading.result(PATIENCE).id == fork.id
+    assert before.done()

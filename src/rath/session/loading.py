@@ -241,7 +241,7 @@ def load(store: SessionStore, session: UUID | str, *, recover: bool = False) -> 
         SessionDamaged: Its log or that of an ancestor is not what was written.
     """
     wanted = checked_id(session)
-    settle(wanted)
+    settle(wanted, store)
 
     def find(source: LogSource) -> ParsedLog:
         log = source.read(wanted)
@@ -445,9 +445,13 @@ def add_late_in_background(cell: Deferred[Any], session: UUID, record: Record) -
         writer.keep_up_with(record).add_done_callback(partial(_tell_late_failure, session))
 
 
-def settle(session: UUID) -> None:
+def settle(session: UUID, store: SessionStore) -> None:
     """Wait until what this process has handed over for a log is written, or has failed."""
     writer = running_writer(session) or writer_of(session)
+    if writer is None:
+        # A derivation may still wait for its log.
+        open_logs_of(store).lane.wait()
+        writer = writer_of(session)
     if writer is not None:
         with contextlib.suppress(PersistenceError):
             _result(writer.settled())
