@@ -338,7 +338,7 @@ def proxy_for(origin: Origin) -> Proxy | None:
 
 
 def _certificates() -> tuple[str | None, str | None]:
-    return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    return env_value("SSL_CERT_FILE"), env_value("SSL_CERT_DIR")
 
 
 @lru_cache(maxsize=4)
