@@ -85,7 +85,7 @@ _SPECS = (
     EnvSpec(
         "OPENAI_CUSTOM_HEADERS",
         EnvKind.SECRET,
-        "OpenAI clients: headers of every request; refused where a project's config names the endpoint",
+        "OpenAI clients: headers of every request; refused for an endpoint of a project",
     ),
     EnvSpec("OPENAI_ORG_ID", EnvKind.ROUTING, _OWN_NAME),
     EnvSpec("OPENAI_ORGANIZATION", EnvKind.ROUTING, "LiteLLM, as OPENAI_ORG_ID"),
@@ -100,7 +100,7 @@ _SPECS = (
     EnvSpec(
         "ANTHROPIC_CUSTOM_HEADERS",
         EnvKind.SECRET,
-        "Anthropic chat client: headers of every request; refused where a project's config names the endpoint",
+        "Anthropic chat client: as OPENAI_CUSTOM_HEADERS",
     ),
     EnvSpec("LITELLM_API_KEY", EnvKind.SECRET, "LiteLLM chat client"),
     EnvSpec("LITELLM_API_BASE", EnvKind.ROUTING, "LiteLLM chat client"),
