@@ -97,7 +97,7 @@ def test_what_was_not_looked_at_once_has_not_changed() -> None:
     assert found.gaps == ["'closed/' could not be looked at: Permission denied"]
 
 
-def test_nothing_is_told_of_a_root_that_was_not_looked_at() -> None:
+def test_nothing_is_reported_of_a_root_that_was_not_looked_at() -> None:
     found = between(TreeState(unseen={"": "no"}), TreeState({"a": seen(b"x")}))
     assert (told(found), found.gaps) == ([], ["'./' could not be looked at: no"])
 
@@ -117,5 +117,5 @@ def test_what_others_did_to_the_same_file_stays() -> None:
     assert told(found) == [("a", "deleted", None), ("a", "changed", None)]
 
 
-def test_any_name_is_shown_as_valid_text() -> None:
+def test_any_name_is_displayed_as_valid_text() -> None:
     assert display_path("a/ü\udcff") == "a/ü\\xff"

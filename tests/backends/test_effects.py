@@ -157,7 +157,7 @@ def test_an_observer_sees_only_what_happens_inside(sandbox: BackendSandbox) -> N
     assert seen == [[created(name, name.encode())] for name in names]
 
 
-def test_every_observer_around_an_operation_is_told() -> None:
+def test_every_observer_around_an_operation_is_reported() -> None:
     effect = created("a.txt", b"")
     with observe_effects() as outer:
         with observe_effects() as inner:

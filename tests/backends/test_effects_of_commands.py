@@ -59,7 +59,7 @@ def test_effects_undone_give_the_tree_before(shared: BackendSandbox, lines: list
         assert told(effects) == changed(before, after)
 
 
-def test_each_kind_is_told_with_contents_and_modes(
+def test_each_kind_is_reported_with_contents_and_modes(
     sandbox: BackendSandbox, workspace: Path
 ) -> None:
     for name in ("changes", "goes", "moves", "stays"):
@@ -94,7 +94,7 @@ def test_each_kind_is_told_with_contents_and_modes(
     ]
 
 
-def test_a_change_of_mode_alone_is_told(sandbox: BackendSandbox, workspace: Path) -> None:
+def test_a_change_of_mode_alone_is_reported(sandbox: BackendSandbox, workspace: Path) -> None:
     (workspace / "a").write_text("same")
     (workspace / "a").chmod(0o644)
     [effect] = run(sandbox, "chmod 755 a")
@@ -150,12 +150,12 @@ def test_a_command_that_timed_out_tells_what_it_did(sandbox: BackendSandbox) -> 
     assert [(each.path, each.kind) for each in effects] == [("a", "created")]
 
 
-def test_ignored_directories_are_not_told(sandbox: BackendSandbox) -> None:
+def test_ignored_directories_are_not_reported(sandbox: BackendSandbox) -> None:
     effects = run(sandbox, "mkdir .git d d/__pycache__; touch .git/a d/__pycache__/b d/c")
     assert [each.path for each in effects] == ["d/c"]
 
 
-def test_a_large_file_is_told_without_its_content(sandbox: BackendSandbox) -> None:
+def test_a_large_file_is_reported_without_its_content(sandbox: BackendSandbox) -> None:
     size = MAX_BLOB_BYTES + 1
     [effect] = run(sandbox, f"head -c {size} /dev/zero > large")
     assert effect.after == Blob(sha256(bytes(size)).hexdigest(), size)
@@ -163,7 +163,7 @@ def test_a_large_file_is_told_without_its_content(sandbox: BackendSandbox) -> No
     assert effect.after.data is None
 
 
-def test_a_name_that_is_not_utf8_is_shown_as_valid_text(sandbox: BackendSandbox) -> None:
+def test_a_name_that_is_not_utf8_is_displayed_as_valid_text(sandbox: BackendSandbox) -> None:
     effects = run(sandbox, r"touch $(printf 'a\377')")
     assert [each.path for each in effects] == ["a\\xff"]
     assert "not UTF-8" in effects.gaps[0]
@@ -209,7 +209,7 @@ def test_too_many_files_are_a_gap_and_no_guess(workspace: Path) -> None:
         assert "more than 3 files" in each.gaps[0]
 
 
-def test_contents_are_not_kept_when_nobody_wants_them(workspace: Path) -> None:
+def test_contents_are_not_preserved_when_nobody_wants_them(workspace: Path) -> None:
     (workspace / "a").write_text("before")
     with opened(workspace, EffectPolicy(keep_contents=False)) as sandbox:
         effects = run(sandbox, "echo after > a")
@@ -261,7 +261,7 @@ def test_contents_that_find_no_room_are_a_gap(
     ]
 
 
-def test_without_temporary_files_the_digests_are_told(
+def test_without_temporary_files_the_digests_are_reported(
     sandbox: BackendSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(**_: object) -> None:

@@ -46,7 +46,7 @@ def test_a_command_that_nobody_scripted_is_not_found() -> None:
     assert result == CommandResult(127, b"", b"not scripted: rm -rf /\n", 0.0)
 
 
-def test_every_payload_is_kept() -> None:
+def test_every_payload_is_preserved() -> None:
     backend = FakeBackend()
     calls = [BackendToolFilesWrite("a", "x"), BackendToolFilesRead("a")]
     with backend.open() as sandbox:

@@ -109,18 +109,18 @@ def plain_sandbox(plain: Plain) -> BackendSandbox:
     return plain.open()
 
 
-def test_lines_are_cut_out_of_the_whole(plain_sandbox: BackendSandbox, plain: Plain) -> None:
+def test_ranges_of_lines_are_read(plain_sandbox: BackendSandbox, plain: Plain) -> None:
     part = plain_sandbox.dispatch(BackendToolFilesRead("a.txt", offset=1, limit=1))
     assert part == FileContent("two\n", 2, 3)
     assert plain.calls == [BackendToolFilesRead("a.txt")]
 
 
-def test_bytes_are_cut_out_of_the_whole(plain_sandbox: BackendSandbox) -> None:
+def test_ranges_of_bytes_are_read(plain_sandbox: BackendSandbox) -> None:
     part = plain_sandbox.dispatch(BackendToolFilesRead("a.txt", None, 4, 3))
     assert part == FileContent(b"two", 7, 14)
 
 
-def test_a_whole_file_is_passed_on_as_it_is(plain_sandbox: BackendSandbox) -> None:
+def test_a_complete_file_is_passed_on_as_it_is(plain_sandbox: BackendSandbox) -> None:
     assert plain_sandbox.dispatch(BackendToolFilesRead("a.txt")) == FileContent("one\ntwo\nthree\n")
 
 
@@ -183,7 +183,7 @@ class Cuts(Plain):
         return CommandResult(0, b"x" * 30_000 + NOTE + b"y" * 30_000, b"", 1.0)
 
 
-def test_what_a_backend_has_cut_is_not_called_the_whole() -> None:
+def test_an_output_that_a_backend_has_cut_is_not_called_complete() -> None:
     plain_sandbox = Cuts().open()
     result = plain_sandbox.dispatch(BackendToolCommandRun("x"))
     assert isinstance(result, CommandResult)
@@ -191,7 +191,7 @@ def test_what_a_backend_has_cut_is_not_called_the_whole() -> None:
     plain_sandbox.backend.close(plain_sandbox)
 
 
-def test_who_prints_words_as_of_a_cut_is_kept_all_the_same() -> None:
+def test_who_prints_words_as_of_a_cut_is_preserved_all_the_same() -> None:
     class Prints(Plain):
         async def adispatch(self, native: str, op: BackendTool) -> ToolResult | bool:
             return CommandResult(0, b"x" * 30_000 + NOTE + b"y" * 29_900, b"", 1.0)
@@ -232,7 +232,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_short_output_is_not_kept(sandbox: BackendSandbox, temporary: Path) -> None:
+def test_a_short_output_is_not_preserved(sandbox: BackendSandbox, temporary: Path) -> None:
     result = run(sandbox, f"head -c {LONG_OUTPUT_BYTES} /dev/zero")
     assert (result.stdout_full, result.stderr_full) == (None, None)
     assert directories(temporary) == []
@@ -250,7 +250,7 @@ def test_a_long_output_is_read_in_parts_by_its_digest(sandbox: BackendSandbox) -
     assert read(sandbox, f"output:{result.stderr_full.digest}", offset=19999).data == "20000\n"
 
 
-def test_an_output_that_is_cut_is_kept_whole(sandbox: BackendSandbox) -> None:
+def test_an_output_that_is_cut_is_preserved_complete(sandbox: BackendSandbox) -> None:
     result = run(sandbox, "echo BEGIN; head -c 3000000 /dev/zero | tr '\\0' x; echo END")
     whole = b"BEGIN\n" + b"x" * 3_000_000 + b"END\n"
     assert len(result.stdout) < MAX_OUTPUT_BYTES + 100
@@ -262,7 +262,7 @@ def test_an_output_that_is_cut_is_kept_whole(sandbox: BackendSandbox) -> None:
     assert read(sandbox, output_path(result.stdout_full.digest)).data == whole.decode()
 
 
-def test_of_a_huge_output_the_digest_and_both_ends_are_kept(sandbox: BackendSandbox) -> None:
+def test_of_a_huge_output_the_digest_and_both_ends_are_preserved(sandbox: BackendSandbox) -> None:
     size = MAX_WHOLE_BYTES + 5
     result = run(sandbox, f"head -c {size - 4} /dev/zero; echo END")
     assert result.stdout_full is not None
@@ -294,7 +294,7 @@ def test_a_huge_output_takes_bounded_memory(tmp_path: Path) -> None:
     assert int(said.stdout) * 1024 < 4 * MAX_WHOLE_BYTES
 
 
-def test_output_of_code_is_kept_too(sandbox: BackendSandbox) -> None:
+def test_output_of_code_is_preserved_too(sandbox: BackendSandbox) -> None:
     result = sandbox.dispatch(BackendToolCodeRun("print('y' * 30000)"))
     assert isinstance(result, CodeResult)
     assert result.stdout_full is not None
@@ -310,7 +310,7 @@ def test_output_that_is_no_text_is_read_all_the_same(sandbox: BackendSandbox) ->
     assert raw == FileContent(b"\xff\xff\xff", 3, 30000)
 
 
-def test_an_output_that_is_not_kept_is_a_failure(sandbox: BackendSandbox) -> None:
+def test_an_output_that_is_not_preserved_is_a_failure(sandbox: BackendSandbox) -> None:
     failure = sandbox.dispatch(BackendToolFilesRead("output:0123456789ab"))
     assert isinstance(failure, ToolExecutionFailure)
     assert failure.kind == "output_not_kept"
@@ -321,7 +321,7 @@ def test_a_file_may_look_like_an_output(sandbox: BackendSandbox, workspace: Path
     assert read(sandbox, "./output:0123456789ab").data == "a file"
 
 
-def test_what_was_kept_goes_with_its_sandbox(sandbox: BackendSandbox, temporary: Path) -> None:
+def test_what_was_preserved_goes_with_its_sandbox(sandbox: BackendSandbox, temporary: Path) -> None:
     run(sandbox, "seq 10000")
     (kept,) = directories(temporary)
     assert (temporary / kept).stat().st_mode & 0o777 == 0o700
@@ -329,7 +329,7 @@ def test_what_was_kept_goes_with_its_sandbox(sandbox: BackendSandbox, temporary:
     assert directories(temporary) == []
 
 
-def test_what_was_kept_goes_with_a_handle_that_nobody_closes(
+def test_what_was_preserved_goes_with_a_handle_that_nobody_closes(
     workspace: Path, temporary: Path
 ) -> None:
     program = """
@@ -370,7 +370,7 @@ def test_the_model_learns_where_the_rest_is(sandbox: BackendSandbox) -> None:
     assert json.loads(told.full or "")["stdout"] == result.stdout.decode()
 
 
-def test_the_record_has_the_whole_of_what_was_cut(sandbox: BackendSandbox) -> None:
+def test_the_record_has_the_full_text_of_a_cut_output(sandbox: BackendSandbox) -> None:
     told = encode_result(run(sandbox, "seq 300000"))
     assert json.loads(told.full or "")["stdout"] == "".join(f"{n}\n" for n in range(1, 300_001))
 

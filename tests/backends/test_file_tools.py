@@ -110,7 +110,7 @@ def test_a_diff_says_where_the_last_line_has_no_end() -> None:
 
 
 @given(lines=st.lists(st.sampled_from(["a", "b", "c d"]), min_size=2, max_size=6))
-def test_line_ends_of_the_file_are_kept(lines: list[str]) -> None:
+def test_line_ends_of_the_file_are_preserved(lines: list[str]) -> None:
     text = "".join(f"{line}\r\n" for line in ["start", *lines])
     done = edit(text, "start\n", "one\ntwo\n")
     assert done.data == ("one\r\ntwo\r\n" + text.removeprefix("start\r\n")).encode()
@@ -249,7 +249,7 @@ def test_parts_of_bytes_are_the_bytes(path: Path, data: bytes, limit: int) -> No
     limit=st.none() | st.integers(0, 70),
     encoding=st.sampled_from(["utf-8", None]),
 )
-def test_a_part_is_the_same_cut_from_the_file_or_from_the_whole(
+def test_a_part_is_the_same_cut_from_the_file_or_from_its_content(
     path: Path, text: str, offset: int, limit: int | None, encoding: str | None
 ) -> None:
     path.write_bytes(text.encode())
@@ -281,7 +281,7 @@ def test_a_huge_file_is_read_in_parts(path: Path) -> None:
     assert (len(rest.data), rest.next_offset) == (MAX_READ_BYTES, MAX_READ_BYTES + 1)
 
 
-def test_as_many_whole_lines_are_read_as_may_be(path: Path) -> None:
+def test_as_many_complete_lines_are_read_as_may_be(path: Path) -> None:
     line = b"x" * (MAX_READ_BYTES // 3) + b"\n"
     path.write_bytes(line * 5)
     first = read(path, BackendToolFilesRead("file", limit=5))

@@ -78,7 +78,7 @@ def test_variables_of_the_call_win_over_those_of_the_spec(workspace: Path) -> No
     backend.close(sandbox)
 
 
-def test_values_of_variables_are_not_shown(sandbox: BackendSandbox) -> None:
+def test_values_of_variables_are_not_displayed(sandbox: BackendSandbox) -> None:
     secret = {"TOKEN": "canary"}
     shown = repr(BackendToolCommandRun("x", env=secret)) + repr(BackendSandboxSpec(env=secret))
     assert "canary" not in shown
@@ -105,7 +105,7 @@ def test_a_timeout_is_a_failure_with_what_was_printed(sandbox: BackendSandbox) -
     [BEGIN + "(sleep 30; true) & sleep 30", "trap '' TERM; " + BEGIN + "sleep 30; sleep 30"],
     ids=["polite", "stubborn"],
 )
-def test_a_timeout_ends_the_whole_group(
+def test_a_timeout_ends_the_complete_group(
     sandbox: BackendSandbox, witness: Witness, line: str
 ) -> None:
     def run_until(deadline: float) -> ToolExecutionFailure:
@@ -134,7 +134,7 @@ def test_a_process_that_left_the_group_does_not_hold_up_the_result(
     assert result.exit_code == 0
 
 
-def test_cancelling_ends_the_whole_group(sandbox: BackendSandbox, witness: Witness) -> None:
+def test_cancelling_ends_the_complete_group(sandbox: BackendSandbox, witness: Witness) -> None:
     call = BackendToolCommandRun(BEGIN + "(sleep 30; true) & sleep 30")
     running = runtime().submit(lambda: sandbox.adispatch(call), label="a command")
     witness.wait_begun()
@@ -153,7 +153,7 @@ def test_cancelling_at_once_starts_nothing_that_stays(
         assert isinstance(running.future.exception(), asyncio.CancelledError)
 
 
-def test_leaving_the_interpreter_ends_the_whole_group(witness: Witness, workspace: Path) -> None:
+def test_leaving_the_interpreter_ends_the_complete_group(witness: Witness, workspace: Path) -> None:
     program = """
 import sys, threading
 from rath.backend import BackendSandboxSpec, BackendToolCommandRun, get

@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("inside", ["", "project/src"], ids=["itself", "a directory in it"])
-def test_directory_of_a_kept_sandbox_is_held(tmp_path: Path, inside: str) -> None:
+def test_directory_of_a_preserved_sandbox_is_held(tmp_path: Path, inside: str) -> None:
     sandbox = tmp_path / "sandboxes" / "local" / str(uuid4())
     hold = begin_use_of(str(sandbox / inside))
     assert hold is not None
@@ -34,7 +34,7 @@ def test_directory_of_a_kept_sandbox_is_held(tmp_path: Path, inside: str) -> Non
     hold.end()
 
 
-def test_kept_sandbox_is_known_through_links_and_from_elsewhere(
+def test_preserved_sandbox_is_known_through_links_and_from_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = tmp_path / "sandboxes" / "local" / str(uuid4())

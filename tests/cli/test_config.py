@@ -106,7 +106,7 @@ def test_each_value_says_where_it_comes_from(
     }
 
 
-def test_a_projects_endpoint_is_shown_without_the_key_it_never_gets(
+def test_the_endpoint_of_a_project_is_printed_without_a_key(
     rath: Rath, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_config(project, llm_config(p={"base_url": "http://p/v1"}, q={"model": "m"}))
@@ -214,7 +214,7 @@ def test_get_of_an_unknown_key_is_a_misuse(rath: Rath, key: str, words: str) -> 
 
 
 @pytest.mark.parametrize("verb", [("list", "--json"), ("get", "llm.default_provider", "--json")])
-def test_a_broken_config_is_told_beside_what_can_be_read(
+def test_a_broken_config_is_reported_with_the_readable_rest(
     rath: Rath, project: Path, home: Path, verb: tuple[str, ...]
 ) -> None:
     write_config(home, llm_config("u"))
@@ -278,14 +278,16 @@ def test_a_terminal_gets_no_commands_from_a_config(rath: Rath, home: Path) -> No
     assert "m\\x1b]0;pwn\\x07\\nllm.x" in shown
 
 
-def test_an_entry_without_a_name_is_shown(rath: Rath, home: Path) -> None:
+def test_an_entry_without_a_name_is_printed(rath: Rath, home: Path) -> None:
     write_config(home, llm_config(None, **{"": {"model": "m"}}))
     result = rath("config list")
     assert (result.exit_code, "model" in result.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_half_a_character_is_shown(process: Process, home: Path, options: tuple[str, ...]) -> None:
+def test_a_lone_surrogate_is_printed(
+    process: Process, home: Path, options: tuple[str, ...]
+) -> None:
     write_config(home, llm_config("u", u={"model": "m\ud800"}))
     result = process("config", "list", *options)
     assert (result.returncode, result.stderr) == (0, "")
@@ -366,7 +368,7 @@ def test_what_rath_does_not_know_can_be_forced(rath: Rath, own: Path) -> None:
 
 
 @pytest.mark.parametrize("args", [("-",), ()], ids=["dash", "nothing"])
-def test_a_key_is_read_from_stdin_and_kept_apart(
+def test_a_key_is_read_from_stdin_and_stored_in_credentials(
     rath: Rath, own: Path, args: tuple[str, ...]
 ) -> None:
     result = rath("config set llm.providers.u.api_key", *args, input=f"  {CANARY}\n")
@@ -415,13 +417,13 @@ def test_a_half_made_server_is_not_written(rath: Rath, own: Path) -> None:
 
 @pytest.mark.parametrize("key", ["llm.default_provider", "llm.providers.u.model"])
 @pytest.mark.usefixtures("own")
-def test_a_value_that_does_not_count_here_is_told(rath: Rath, project: Path, key: str) -> None:
+def test_an_overridden_value_is_reported(rath: Rath, project: Path, key: str) -> None:
     theirs = write_config(project, llm_config("u", u={"provider_kind": "local"}))
     note = f"note: it does not count in this directory, where {theirs} comes first\n"
     assert note in rath("config set --user", key, "x").stderr
 
 
-def test_a_default_without_an_entry_is_told(rath: Rath) -> None:
+def test_a_default_without_an_entry_is_reported(rath: Rath) -> None:
     result = rath("config set llm.default_provider nope")
     assert result.stderr == "note: no config has a provider 'nope' yet\n"
 
@@ -482,7 +484,7 @@ def test_unset_of_what_stands_elsewhere_says_where(rath: Rath, project: Path, ow
 
 
 @pytest.mark.parametrize("key", ["llm", "llm.providers", "llm.providers.u.modle", "a..b"])
-def test_unset_refuses_whole_sections_and_unknown_keys(rath: Rath, own: Path, key: str) -> None:
+def test_unset_refuses_complete_sections_and_unknown_keys(rath: Rath, own: Path, key: str) -> None:
     before = own.read_text()
     assert rath("config unset", key).exit_code == 2
     assert own.read_text() == before
@@ -509,7 +511,7 @@ def test_an_address_with_a_query_is_refused(rath: Rath, own: Path) -> None:
     assert own.read_bytes() == before
 
 
-def test_a_change_in_between_is_kept(
+def test_a_concurrent_change_is_preserved(
     rath: Rath, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = ConfigStore.save
@@ -634,7 +636,7 @@ def test_an_option_that_does_not_fit_is_a_misuse(
     assert not own_config.exists()
 
 
-def test_a_project_is_kept_out_of_the_repository(rath: Rath, project: Path) -> None:
+def test_a_project_config_stays_out_of_the_repository(rath: Rath, project: Path) -> None:
     (project / ".gitignore").write_text("dist\n")
     rath("config init --yes --project", out=f"{project / '.gitignore'} keeps .openrath/ out")
     assert (project / ".gitignore").read_text() == "dist\n.openrath/\n"

@@ -87,7 +87,7 @@ def test_json_alone_changes_nothing(rath: Rath, clone: Path) -> None:
     assert Provider.from_config().base_url == URL
 
 
-def test_a_change_is_shown(rath: Rath, project: Path, clone: Path) -> None:
+def test_a_change_is_displayed(rath: Rath, project: Path, clone: Path) -> None:
     rath("config trust --yes")
     write_config(project, llm_config("main", main={**ENTRY, "base_url": "http://other"}), {})
     result = rath("config trust", input="n\n")
@@ -130,7 +130,7 @@ def test_ones_own_config_needs_no_trust(rath: Rath, home: Path) -> None:
     assert json.loads(rath("config trust --json").stdout)["trust"] == "own"
 
 
-def test_a_broken_config_is_told(rath: Rath, project: Path) -> None:
+def test_a_broken_config_is_reported(rath: Rath, project: Path) -> None:
     write_config(project, {}).write_text("{")
     rath("config trust --yes", ends=1, out="", err="line 1 col 2")
 

@@ -109,7 +109,7 @@ def test_misuse(rath: Rath, args: tuple[str, ...], text: str) -> None:
 # ---------------------------------------------------------------- how it looks
 
 
-def test_piped_findings_are_whole_lines(process: Process, home: Path) -> None:
+def test_piped_findings_are_complete_lines(process: Process, home: Path) -> None:
     path = write_config(home, {"llm": {"providers": {"long": {"modle": "x"}}}})
     ran = process("doctor")
     assert ran.stderr == ""
@@ -140,7 +140,7 @@ def test_brackets_are_no_markup(process: Process, home: Path) -> None:
 # ---------------------------------------------------------------- secrets
 
 
-def test_no_secret_is_ever_shown(
+def test_no_secret_is_ever_displayed(
     rath: Rath, process: Process, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_CUSTOM_HEADERS"):
@@ -162,7 +162,7 @@ def test_no_secret_is_ever_shown(
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
 
 
-def test_broken_json_is_told_with_line_and_column(rath: Rath, home: Path) -> None:
+def test_broken_json_is_reported_with_line_and_column(rath: Rath, home: Path) -> None:
     path = write_config(home, {})
     path.write_text('{\n  "llm": {,}\n}')
     result = doctor(rath)
@@ -174,7 +174,7 @@ def test_broken_json_is_told_with_line_and_column(rath: Rath, home: Path) -> Non
     assert details == {"file": str(path), "line": 2, "column": 11}
 
 
-def test_every_value_that_does_not_fit_is_told_with_its_place(rath: Rath, home: Path) -> None:
+def test_every_value_that_does_not_fit_is_reported_with_its_place(rath: Rath, home: Path) -> None:
     path = write_config(home, {})
     path.write_text(
         '{"llm": {"providers": {\n  "m": {"temperature": "warm"},\n  "n": {"max_tokens": []}}}}'
@@ -212,7 +212,7 @@ def test_every_layer_is_checked_and_the_sound_one_still_counts(
     assert findings(result, "Models", "u") != []
 
 
-def test_unknown_keys_are_told_with_the_nearest_known_one(rath: Rath, home: Path) -> None:
+def test_unknown_keys_are_reported_with_the_nearest_known_one(rath: Rath, home: Path) -> None:
     config: dict[str, Any] = llm_config("u", u={"model": "m", "modle": 1, "zz": 2})
     path = write_config(home, {**config, "memroy": {}, "plugin_of_mine": {"a": 1}})
     told = findings(doctor(rath), "Config", "user")
@@ -365,7 +365,7 @@ def test_what_is_declared_is_read(installed: str) -> None:
         (">1,<=2", "2.0", None),
     ],
 )
-def test_a_bound_that_is_not_kept_is_named(bounds: str, found: str, bound: str | None) -> None:
+def test_a_bound_that_is_not_preserved_is_named(bounds: str, found: str, bound: str | None) -> None:
     assert unmet_bound(bounds, found) == bound
 
 
@@ -513,7 +513,7 @@ def test_the_server_of_opensandbox_and_who_names_it(
 
 
 @pytest.mark.usefixtures("home")
-def test_sandboxes_that_are_kept(rath: Rath) -> None:
+def test_sandboxes_that_are_preserved(rath: Rath) -> None:
     assert findings(doctor(rath), "Files", "sandboxes") == []
     PersistentSandboxRegistry().alloc_local_id()
     (found,) = findings(doctor(rath), "Files", "sandboxes")
@@ -589,12 +589,14 @@ def test_little_space_is_a_warning(rath: Rath, monkeypatch: pytest.MonkeyPatch) 
     assert (found.level, found.advice) == ("warning", "free some")
 
 
-def test_a_clock_that_is_behind_is_told(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_behind_is_reported(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert [found.level for found in findings(doctor(rath), "Installation", "clock")] == ["warning"]
 
 
-def test_the_store_that_sessions_go_to_is_told(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_that_sessions_go_to_is_reported(
+    rath: Rath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "can be made" in findings(doctor(rath), "Files", "sessions")[0].text
     monkeypatch.setenv("OPENRATH_STORE", "postgres://me:swordfish@db.example/agents")
     (finding,) = findings(doctor(rath), "Files", "sessions")

@@ -69,7 +69,7 @@ def test_a_missing_key_says_how_to_give_one(rath: Rath, home: Path) -> None:
     ]
 
 
-def test_a_projects_endpoint_gets_no_key_and_it_is_said_why(
+def test_a_projects_endpoint_gets_no_key_and_it_is_reported_why(
     rath: Rath, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = write_config(home, llm_config(u={"model": "m"}), {"u": CANARY})
@@ -240,7 +240,7 @@ def levels(told: list[Seen]) -> list[str]:
     return [found.level for found in told]
 
 
-def test_the_steps_are_told_with_times_the_model_and_its_cost(
+def test_the_steps_are_reported_with_times_the_model_and_its_cost(
     rath: Rath, home: Path, serve: Serve
 ) -> None:
     set_up(home, serve(OpenAIEndpoint(), models=[MODEL, "other"]))
@@ -376,7 +376,7 @@ def test_a_kind_means_all_entries_of_that_kind(rath: Rath, home: Path, serve: Se
     assert len(server.calls) == 4
 
 
-def test_the_embedded_model_is_not_loaded_beside_others(
+def test_the_embedded_model_is_not_loaded_next_to_others(
     rath: Rath, home: Path, serve: Serve
 ) -> None:
     server = serve(OpenAIEndpoint(), models=[MODEL])
@@ -422,7 +422,7 @@ def test_an_endpoint_that_is_silent_costs_the_timeout(rath: Rath, home: Path, se
     assert "within 0.2 s" in answer.text
 
 
-def test_no_secret_is_shown_whatever_the_endpoint_says(
+def test_no_secret_is_displayed_whatever_the_endpoint_says(
     rath: Rath, process: Process, home: Path, serve: Serve
 ) -> None:
     def repeat(_: object) -> chat_replies.Reply:

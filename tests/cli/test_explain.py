@@ -85,7 +85,7 @@ def test_a_question_is_answered_in_full(
         assert text in done.stdout
 
 
-def test_a_turn_is_shown_with_its_messages(rath: Rath, stored: tuple[Session, Path]) -> None:
+def test_a_turn_is_displayed_with_its_messages(rath: Rath, stored: tuple[Session, Path]) -> None:
     session, directory = stored
     done = rath("explain", str(session.id), "--seen", "--turn", "2", "--store", str(directory))
     assert "  system:\n    You are a test.\n" in done.stdout
@@ -93,7 +93,7 @@ def test_a_turn_is_shown_with_its_messages(rath: Rath, stored: tuple[Session, Pa
     assert '  calls {"id": "one"' in done.stdout.replace("    calls", "  calls")
 
 
-def test_a_turn_of_anthropic_is_shown_with_its_instructions(rath: Rath, tmp_path: Path) -> None:
+def test_a_turn_of_anthropic_is_displayed_with_its_instructions(rath: Rath, tmp_path: Path) -> None:
     with ChatServer() as server:
         server.queue(anthropic_replies.message(anthropic_replies.text("yes")))
         provider = Provider(
@@ -122,7 +122,7 @@ def test_a_turn_that_there_is_not_is_a_wrong_call(rath: Rath, stored: tuple[Sess
 
 
 @pytest.mark.parametrize("question", NEEDS)
-def test_missing_evidence_is_named_and_the_rest_is_shown(
+def test_missing_evidence_is_named_and_the_rest_is_displayed(
     rath: Rath, question: Question, tmp_path: Path
 ) -> None:
     kind = NEEDS[question][0]
@@ -156,7 +156,7 @@ def test_a_session_in_which_nothing_happened_is_explained(rath: Rath, tmp_path: 
     assert "no tool ran\n" in full.stdout
 
 
-def test_who_answered_is_told_in_full(rath: Rath, tmp_path: Path) -> None:
+def test_who_answered_is_reported_in_full(rath: Rath, tmp_path: Path) -> None:
     with ChatServer() as server:
         server.queue(
             chat_replies.status_error(503, "later", headers={"retry-after": "0"}),
@@ -179,7 +179,7 @@ def test_who_answered_is_told_in_full(rath: Rath, tmp_path: Path) -> None:
         assert text in said
 
 
-def test_a_price_a_fallback_and_an_error_are_told(rath: Rath, tmp_path: Path) -> None:
+def test_a_price_a_fallback_and_an_error_are_reported(rath: Rath, tmp_path: Path) -> None:
     def down(_: object) -> Says:
         raise ProviderServerError("down", status=503)
 
@@ -202,7 +202,7 @@ def test_a_request_that_cannot_be_proved_says_why(rath: Rath, tmp_path: Path) ->
     assert "not proved: it was written by" in " ".join(done.stdout.split())
 
 
-def test_a_request_with_another_sha256_is_shown_in_brief(rath: Rath, tmp_path: Path) -> None:
+def test_a_request_with_another_sha256_is_displayed_in_brief(rath: Rath, tmp_path: Path) -> None:
     out = run(["done"]).synchronize()
     other = Session(out.chunk_table, id=out.id)
     other.add_entries(*map(with_other_digest, out.record))
@@ -218,7 +218,7 @@ def with_other_digest(entry: Entry) -> Entry:
     return structs.replace(entry, seen=structs.replace(entry.seen, request_digest="0" * 64))
 
 
-def test_doubts_about_files_are_told(rath: Rath, tmp_path: Path) -> None:
+def test_doubts_about_files_are_reported(rath: Rath, tmp_path: Path) -> None:
     unsure = tool_run(
         created("a", b"1", attribution="window"), effect_gaps=("it was not looked at",)
     )
@@ -229,7 +229,7 @@ def test_doubts_about_files_are_told(rath: Rath, tmp_path: Path) -> None:
     assert "gap: edit (a): it was not looked at" in said
 
 
-def test_what_a_merge_left_open_is_told(rath: Rath, tmp_path: Path) -> None:
+def test_what_a_merge_left_open_is_reported(rath: Rath, tmp_path: Path) -> None:
     base = worked(placed(), writing("a", "1")).synchronize()
     sides = [worked(base.fork(workspace="copy"), writing("a", each)) for each in ("2", "3")]
     merge = sides[0].merge(sides[1], files="three-way")
@@ -248,28 +248,30 @@ def test_what_a_merge_left_open_is_told(rath: Rath, tmp_path: Path) -> None:
     assert "not known: what the merge" in " ".join(done.stdout.split())
 
 
-def test_how_tools_ended_is_told(rath: Rath, tmp_path: Path) -> None:
+def test_how_tools_ended_is_reported(rath: Rath, tmp_path: Path) -> None:
     run_ = tool_run(error_kind="timeout", exit_code=-9, signal=9, arguments=None, status="failed")
     done = rath("explain", *keep(with_record(run_), tmp_path), "--where", out="error: timeout\n")
     assert "exit code -9, signal 9\n" in done.stdout
     assert "in no sandbox\n" in done.stdout
 
 
-def test_a_call_without_a_result_is_told(rath: Rath, tmp_path: Path) -> None:
+def test_a_call_without_a_result_is_reported(rath: Rath, tmp_path: Path) -> None:
     out = run([tool_call("f", id="c"), "ok"], FunctionTool("f", lambda *_: 1))
     cut = Session(out.chunk_table.prefix(2), id=out.id)
     cut.add_entries(*(entry for entry in out.record if not isinstance(entry, ToolRun)))
     rath("explain", *keep(cut, tmp_path), "--where", out="f (c): no result")
 
 
-def test_a_call_that_waits_for_an_approval_is_told_as_not_made(rath: Rath, tmp_path: Path) -> None:
+def test_a_call_that_waits_for_an_approval_is_reported_as_not_made(
+    rath: Rath, tmp_path: Path
+) -> None:
     tool = FunctionTool("f", lambda *_: 1)
     tool.approval = "always"
     out = run([tool_call("f", id="c"), "ok"], tool).synchronize()
     rath("explain", *keep(out, tmp_path), "--where", out="f (c): it was not made")
 
 
-def test_decisions_and_undone_calls_are_told(rath: Rath, tmp_path: Path) -> None:
+def test_decisions_and_undone_calls_are_reported(rath: Rath, tmp_path: Path) -> None:
     out = run(["done"]).synchronize()
     begun = next(entry for entry in out.record if isinstance(entry, Operation))
     wait = Interrupt(operation=begun.operation, reason="decision", calls=("c",))
@@ -296,7 +298,7 @@ def test_a_workflow_says_where_it_made_a_session(rath: Rath, tmp_path: Path) -> 
     assert "made in Agent, operation 0" in done.stdout
 
 
-def test_undone_work_is_told(rath: Rath, tmp_path: Path) -> None:
+def test_undone_work_is_reported(rath: Rath, tmp_path: Path) -> None:
     out = worked(placed(), writing("a", "1", id="one")).synchronize()
     kept = filtered(out.undo("one"), lambda _: True)
     rath("explain", *keep(kept, tmp_path), "--origin", out="Session.undo")
@@ -315,7 +317,7 @@ def test_a_text_is_blamed_on_the_call_that_wrote_it(rath: Rath, asked: tuple[str
     assert "made by write_workspace_file (one), done" in done.stdout
 
 
-def test_what_the_model_had_read_is_told(rath: Rath, tmp_path: Path) -> None:
+def test_what_the_model_had_read_is_reported(rath: Rath, tmp_path: Path) -> None:
     out = run(["a test with tea"], user=Session.from_user_message("tea?"), recall=recall)
     done = rath("blame", str(out.id), "tea", *keep(out, tmp_path)[1:])
     said = " ".join(done.stdout.split())
@@ -353,7 +355,7 @@ def test_the_report_of_a_check_is_named(rath: Rath, tmp_path: Path) -> None:
     assert "first: report of a check" in done.stdout
 
 
-def test_of_many_places_the_first_ones_are_shown(rath: Rath, tmp_path: Path) -> None:
+def test_of_many_places_the_first_ones_are_displayed(rath: Rath, tmp_path: Path) -> None:
     session = Session.from_user_message("tea 0")
     for number in range(1, 23):
         session = session.merge(Session.from_user_message(f"tea {number}"))
@@ -388,7 +390,7 @@ def branches(directory: Path) -> tuple[Session, Session]:
 
 
 @pytest.mark.parametrize("columns", ["60", "120"])
-def test_two_sessions_are_shown_side_by_side(
+def test_two_sessions_are_displayed_side_by_side(
     rath: Rath, tmp_path: Path, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -404,7 +406,7 @@ def test_two_sessions_are_shown_side_by_side(
     assert max(map(len, said.splitlines())) <= int(columns)
 
 
-def test_rows_that_are_the_same_are_shown_once(
+def test_rows_that_are_the_same_are_displayed_once(
     rath: Rath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
@@ -422,7 +424,7 @@ def test_a_comparison_is_json(rath: Rath, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["n_common"] == 4
 
 
-def test_a_fork_is_stored_and_its_id_said(rath: Rath, tmp_path: Path) -> None:
+def test_a_fork_is_stored_and_its_id_reported(rath: Rath, tmp_path: Path) -> None:
     out = run(["done"])
     asked = keep(out, tmp_path)
     done = rath("fork", *asked, ends=Exit.ANSWERED)

@@ -107,7 +107,7 @@ def test_an_age_counts_from_now(rath: Rath, sessions: Path) -> None:
     assert ids(rath("ls --since 9999999999999w").stdout) == ["2", "1"]
 
 
-def test_what_is_left_out_is_told(rath: Rath, family: Family) -> None:
+def test_what_is_left_out_is_reported(rath: Rath, family: Family) -> None:
     result = rath("ls -n 3")
     assert result.stderr == "note: the newest 3 of 7 sessions; --all lists every one\n"
 
@@ -210,14 +210,14 @@ def test_an_unknown_run_is_a_problem(rath: Rath, family: Family) -> None:
     assert "no workflow call of the store begins with '99999999'" in result.stderr
 
 
-def test_an_index_that_cannot_be_kept_is_noted(rath: Rath, family: Family) -> None:
+def test_an_index_that_cannot_be_preserved_is_noted(rath: Rath, family: Family) -> None:
     (family.directory / INDEX_FILE_NAME).mkdir()
     result = rath("ls", ends=Exit.ANSWERED)
     assert len(ids(result.stdout)) == 7
     assert "so all logs were read" in result.stderr
 
 
-def test_what_is_said_sends_no_commands_to_a_terminal(rath: Rath, sessions: Path) -> None:
+def test_what_is_reported_sends_no_commands_to_a_terminal(rath: Rath, sessions: Path) -> None:
     save(sessions, LogMaker().said("\x1b[2J\x07 fine").ended())
     assert "\\x1b[2J" in rath("ls").stdout
 
@@ -250,7 +250,7 @@ def test_what_came_from_a_session_too(rath: Rath, family: Family) -> None:
     assert [line[:8] for line in lines] == ["55555555", "33333333", "22222222", "11111111"]
 
 
-def test_a_limit_is_told(rath: Rath, family: Family) -> None:
+def test_a_limit_is_reported(rath: Rath, family: Family) -> None:
     result = rath("log -n 2")
     assert len(result.stdout.splitlines()) == 2
     assert result.stderr == "note: the newest 2 of 7 sessions; -n 0 shows all\n"
@@ -339,7 +339,7 @@ def test_a_call_that_stands_in_two_logs_counts_once(rath: Rath, sessions: Path) 
     assert group["name"].startswith(str(inner.session)[:8])
 
 
-def test_tokens_without_a_call_are_told(rath: Rath, sessions: Path) -> None:
+def test_tokens_without_a_call_are_reported(rath: Rath, sessions: Path) -> None:
     sessions.mkdir(parents=True)
     session = "9531c84d-17b6-47a6-b9ad-3e625f957dac"
     (sessions / f"{session}.jsonl").write_bytes((V1 / "tools.jsonl").read_bytes())
@@ -473,7 +473,7 @@ def test_an_unknown_session_is_a_problem(rath: Rath, family: Family, verb: str) 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_whole_unknown_id_is_a_problem_too(rath: Rath, family: Family, verb: str) -> None:
+def test_a_complete_unknown_id_is_a_problem_too(rath: Rath, family: Family, verb: str) -> None:
     result = rath(verb, str(ident(9)), ends=Exit.WORLD, out="", err=str(ident(9)))
     assert "Traceback" not in result.stderr
 

@@ -45,7 +45,7 @@ def asked(*ops: MemoryOp) -> Sequence[MemoryResult]:
         return [store.dispatch(op) for op in ops]
 
 
-def test_a_note_is_added_found_shown_and_listed(rath: Rath) -> None:
+def test_a_note_is_added_found_displayed_and_listed(rath: Rath) -> None:
     uri = added(rath, TEA)
     rath("memory find tea", out=(uri, TEA))
     assert rath("memory show", uri).stdout == f"{TEA}\n"
@@ -125,12 +125,12 @@ def test_an_edit_by_hand_is_found_in_a_large_store(rath: Rath, tmp_path: Path) -
     assert len(found.stdout.splitlines()) == 40
 
 
-def test_what_is_not_found_is_said(rath: Rath) -> None:
+def test_what_is_not_found_is_reported(rath: Rath) -> None:
     added(rath, TEA)
     rath("memory find aeroplane", ends=0, out="", err="nothing in the memory fits 'aeroplane'")
 
 
-def test_where_a_note_comes_from_and_when_it_expires_stand_beside_it(rath: Rath) -> None:
+def test_where_a_note_comes_from_and_when_it_expires_stand_next_to_it(rath: Rath) -> None:
     asked(note_op(TEA, session_id="s-1", rows=(2, 3), ttl=3600))
     (hit,) = json.loads(rath("memory find tea --json").stdout)["hits"]
     shown = rath("memory show", hit["uri"])
@@ -142,7 +142,7 @@ def test_where_a_note_comes_from_and_when_it_expires_stand_beside_it(rath: Rath)
     assert read["expires_at"] > 0
 
 
-def test_a_note_can_be_kept_for_a_time(rath: Rath) -> None:
+def test_a_note_can_be_preserved_for_a_time(rath: Rath) -> None:
     uri = added(rath, TEA, "--ttl", "30d")
     assert "expires at" in rath("memory show", uri).stderr
 
@@ -165,7 +165,7 @@ def test_a_time_that_cannot_be_is_refused(rath: Rath, ttl: str) -> None:
     rath("memory add", TEA, "--ttl", ttl, ends=2, err="--ttl")
 
 
-def test_a_note_that_is_not_utf8_is_shown_as_far_as_that_goes(rath: Rath) -> None:
+def test_a_note_that_is_not_utf8_is_displayed_as_far_as_that_goes(rath: Rath) -> None:
     uri = added(rath, TEA, "--uri", "user/drink")
     with own_store() as store:
         Path(store.handle, "user", "drink.md").write_bytes(b"Tee f\xfcr zwei")
@@ -195,12 +195,12 @@ def test_what_came_from_a_session_can_be_erased(rath: Rath) -> None:
 
 
 @pytest.mark.parametrize("text", ["两\u3000字", "12\xa0km", "👩\u200d💻"])
-def test_spaces_and_joiners_of_any_script_are_shown(rath: Rath, text: str) -> None:
+def test_spaces_and_joiners_of_any_script_are_displayed(rath: Rath, text: str) -> None:
     uri = added(rath, text)
     assert rath("memory show", uri).stdout == f"{text}\n"
 
 
-def test_a_tab_is_shown_as_blanks(rath: Rath) -> None:
+def test_a_tab_is_displayed_as_blanks(rath: Rath) -> None:
     uri = added(rath, "a\tb")
     assert rath("memory show", uri).stdout.split() == ["a", "b"]
 
@@ -262,7 +262,7 @@ def test_options_that_name_two_stores_are_refused(rath: Rath) -> None:
         (("add", TEA, "--scope", "nowhere"), "nowhere"),
     ],
 )
-def test_misuse_is_told(rath: Rath, args: tuple[str, ...], said: str) -> None:
+def test_misuse_is_reported(rath: Rath, args: tuple[str, ...], said: str) -> None:
     done = rath("memory", *args)
     assert done.exit_code in {1, 2}
     assert said in done.stderr
@@ -282,12 +282,12 @@ def test_an_address_writes_no_commands_to_the_terminal(rath: Rath, verb: tuple[s
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_what_is_gone_is_told_where_the_rest_fails(rath: Rath) -> None:
+def test_what_is_gone_is_reported_where_the_rest_fails(rath: Rath) -> None:
     uri = added(rath, TEA, "--uri", "user/a")
     rath("memory forget user/a user/b", ends=1, err=f"already forgotten: {uri}")
 
 
-def test_a_time_that_no_calendar_has_is_shown(rath: Rath, tmp_path: Path) -> None:
+def test_a_time_that_no_calendar_has_is_displayed(rath: Rath, tmp_path: Path) -> None:
     added(rath, TEA, "--uri", "user/a", "--ttl", "1d", "--path", str(tmp_path / "notes"))
     about = tmp_path / "notes" / "user" / "a.meta.json"
     told = json.loads(about.read_text())
@@ -297,6 +297,6 @@ def test_a_time_that_no_calendar_has_is_shown(rath: Rath, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_store_that_cannot_be_made_is_told(rath: Rath, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_made_is_reported(rath: Rath, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert rath("memory add", TEA, "--path", str(tmp_path / "x")).exit_code == 1

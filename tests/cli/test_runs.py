@@ -69,7 +69,7 @@ def test_calls_are_approved_denied_and_edited_and_the_run_goes_on(
     ],
     ids=["unknown", "a list", "no JSON", "schema", "no question", "a bare word"],
 )
-def test_what_cannot_be_said_is_refused_with_status_2(
+def test_what_cannot_be_reported_is_refused_with_status_2(
     arguments: tuple[str, ...], said: str, rath: Rath, stored: Session
 ) -> None:
     verb, *more = arguments
@@ -89,7 +89,7 @@ def test_calls_of_one_id_are_named_by_their_index(rath: Rath, project: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["-x", "--by", "it's $HOME"])
-def test_a_call_of_any_id_is_approved_as_it_is_told(rath: Rath, project: Path, name: str) -> None:
+def test_a_call_of_any_id_is_approved_by_that_id(rath: Rath, project: Path, name: str) -> None:
     assert project.exists()
     session = go([tool_call("f", {"n": 1}, id=name)], Noting(), persist=True)
     told = rath("show", str(session.id)).output.splitlines()
@@ -141,7 +141,7 @@ def test_show_writes_out_escapes_that_stand_in_a_question(rath: Rath, project: P
     assert told.count(r"\x1b]0;a\x07 \x9b31mred?") == 3
 
 
-def test_what_waits_inside_a_call_is_said_by_the_id_of_the_outer_session(
+def test_what_waits_inside_a_call_is_reported_by_the_id_of_the_outer_session(
     rath: Rath, project: Path
 ) -> None:
     assert project.exists()
@@ -317,7 +317,7 @@ def test_a_decision_that_says_nothing_is_a_wrong_call(rath: Rath, cut_off: str) 
     assert codes == [Exit.MISUSE] * 4
 
 
-def test_what_is_another_than_it_was_is_told(rath: Rath, cut_off: str) -> None:
+def test_what_is_another_than_it_was_is_reported(rath: Rath, cut_off: str) -> None:
     # Every script is a provider of its own kind.
     first = rath("resume", cut_off, "crew:team", "--check", ends=Exit.ANSWERED)
     assert first.stdout.startswith(f"{cut_off}: 1 difference\n  provider_kind is 'scripted-")
@@ -374,7 +374,7 @@ def test_a_session_that_has_ended_waits_for_nothing(
         ("def x():\n    raise KeyError('k')", "x", "KeyError: 'k' .*needy.py:2"),
     ],
 )
-def test_what_a_program_raises_is_told_in_one_line(
+def test_what_a_program_raises_is_reported_in_one_line(
     program: Path, code: str, attribute: str, said: str
 ) -> None:
     (program / "needy.py").write_text(f"{code}\n")
@@ -383,7 +383,7 @@ def test_what_a_program_raises_is_told_in_one_line(
         load_workflow(f"needy:{attribute}")
 
 
-def test_what_a_workflow_raises_when_it_goes_on_is_told_in_one_line(
+def test_what_a_workflow_raises_when_it_goes_on_is_reported_in_one_line(
     rath: Rath, program: Path, cut_off: str
 ) -> None:
     code = PROGRAM.replace("return self.worker(session)", "raise KeyError('mine')")
@@ -393,7 +393,7 @@ def test_what_a_workflow_raises_when_it_goes_on_is_told_in_one_line(
     assert "Traceback" not in done.stderr
 
 
-def test_what_a_program_says_of_rath_is_told_as_it_is(program: Path) -> None:
+def test_what_a_program_says_of_rath_is_reported_as_it_is(program: Path) -> None:
     (program / "keyless.py").write_text(
         "from rath.errors import PersistenceError\nraise PersistenceError('no room')\n"
     )
@@ -409,7 +409,7 @@ def test_a_session_is_replayed_from_its_record(rath: Rath, tmp_path: Path) -> No
     assert (told["session"], told["state"], told["waits"]) == (asked[0], "completed", False)
 
 
-def test_what_was_not_recorded_is_not_said_to_be_the_same(rath: Rath) -> None:
+def test_unrecorded_data_is_not_called_equal(rath: Rath) -> None:
     rath("replay", str(V1 / "tools.jsonl"), ends=Exit.MISSING, out="", err="version 1")
 
 

@@ -44,7 +44,7 @@ from tests.support.store_family import RUN, Family, damage, save
 V1 = Path(__file__).parents[1] / "data" / "v1"
 
 
-def test_a_session_is_shown_with_its_evidence(rath: Rath, family: Family) -> None:
+def test_a_session_is_displayed_with_its_evidence(rath: Rath, family: Family) -> None:
     result = rath("show 22222222", ends=Exit.ANSWERED)
     lines = result.stdout.splitlines()
     assert lines[:6] == [
@@ -63,7 +63,7 @@ def test_a_session_is_shown_with_its_evidence(rath: Rath, family: Family) -> Non
     ]
 
 
-def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(rath: Rath, family: Family) -> None:
+def test_a_run_that_was_cut_off_is_displayed_as_far_as_it_came(rath: Rath, family: Family) -> None:
     stdout = rath("show 77777777").stdout
     assert "state    needs_decision" in stdout
     assert "    ? call-1: tool was called (non_idempotent), and nothing is known of its end" in (
@@ -96,7 +96,7 @@ def test_a_cancelled_run_needs_no_reason(rath: Rath, sessions: Path) -> None:
     assert "stop" not in stdout
 
 
-def test_what_belongs_to_no_row_is_shown(rath: Rath, sessions: Path) -> None:
+def test_what_belongs_to_no_row_is_displayed(rath: Rath, sessions: Path) -> None:
     log = LogMaker().begun().said("go")
     operation = log.operation
     for entry in (
@@ -126,7 +126,7 @@ def test_what_belongs_to_no_row_is_shown(rath: Rath, sessions: Path) -> None:
         assert f"    · {text}\n" in stdout
 
 
-def test_full_shows_whole_texts(rath: Rath, sessions: Path) -> None:
+def test_full_shows_complete_texts(rath: Rath, sessions: Path) -> None:
     log = LogMaker().said("one\ntwo\n" + "x" * 500).answered("").ended()
     save(sessions, log)
     assert "x" * 500 not in rath("show", str(log.session)).stdout
@@ -135,11 +135,11 @@ def test_full_shows_whole_texts(rath: Rath, sessions: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tools", "merged", "plain", "separators"])
-def test_a_file_of_version_1_is_shown(rath: Rath, name: str) -> None:
+def test_a_file_of_version_1_is_displayed(rath: Rath, name: str) -> None:
     rath("show", str(V1 / f"{name}.jsonl"), ends=Exit.ANSWERED, out="state    completed")
 
 
-def test_calls_and_results_of_tools_are_shown(rath: Rath) -> None:
+def test_calls_and_results_of_tools_are_displayed(rath: Rath) -> None:
     stdout = rath("show", str(V1 / "tools.jsonl")).stdout
     assert (
         '  1 assistant   → write_workspace_file({"path":"a.txt","content":"héllo – 世界"})'
@@ -150,7 +150,7 @@ def test_calls_and_results_of_tools_are_shown(rath: Rath) -> None:
     assert "    → write_workspace_file(" in full
 
 
-def test_of_a_damaged_log_is_shown_what_can_be_believed(rath: Rath, sessions: Path) -> None:
+def test_of_a_damaged_log_is_displayed_what_can_be_believed(rath: Rath, sessions: Path) -> None:
     log = LogMaker().said("fine").said("Fix the parser").ended()
     save(sessions, log)
     damage(sessions, log)
@@ -174,7 +174,7 @@ def test_json_has_rows_entries_and_what_is_open(rath: Rath, family: Family) -> N
     assert json.loads(rath("show --json 44444444").stdout)["error"] == "no answer"
 
 
-def test_an_unknown_kind_of_row_is_shown_as_it_is(rath: Rath, sessions: Path) -> None:
+def test_an_unknown_kind_of_row_is_displayed_as_it_is(rath: Rath, sessions: Path) -> None:
     log = LogMaker().row(ChunkRow("from_the_future", {"x": 1})).ended()
     save(sessions, log)
     assert "  0 from_the_future {'x': 1}" in rath("show", str(log.session)).stdout
@@ -307,7 +307,7 @@ state  completed
 """
 
 
-def test_the_last_rows_are_shown(rath: Rath, sessions: Path) -> None:
+def test_the_last_rows_are_displayed(rath: Rath, sessions: Path) -> None:
     log = LogMaker()
     for number in range(20):
         log.said(f"row {number}")
@@ -319,7 +319,7 @@ def test_the_last_rows_are_shown(rath: Rath, sessions: Path) -> None:
     assert rath("tail -n 0", str(log.session)).stdout == "state  completed\n"
 
 
-def test_what_was_streamed_before_it_was_cut_off_is_shown(rath: Rath, family: Family) -> None:
+def test_what_was_streamed_before_it_was_cut_off_is_displayed(rath: Rath, family: Family) -> None:
     assert rath("tail 77777777").stdout.splitlines()[2:] == [
         "                I am th",
         "state  needs_decision",
@@ -398,7 +398,7 @@ def followed(log: LogMaker, sessions: Path, rath: Rath) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_each_step_of_a_run_is_shown_as_it_comes(rath: Rath, sessions: Path) -> None:
+def test_each_step_of_a_run_is_displayed_as_it_comes(rath: Rath, sessions: Path) -> None:
     log = LogMaker().begun().said("go")
     assert followed(log, sessions, rath) == (Exit.ANSWERED, FOLLOWED)
 

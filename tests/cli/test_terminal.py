@@ -66,7 +66,7 @@ def test_an_unknown_verb_is_a_misuse_that_names_the_nearest(rath: Rath) -> None:
 @pytest.mark.parametrize(
     "args", [("--no-such-option",), ("config", "get"), ("config", "set"), ("config", "x")]
 )
-def test_a_misuse_is_told_in_two_lines(rath: Rath, args: tuple[str, ...]) -> None:
+def test_a_misuse_is_reported_in_two_lines(rath: Rath, args: tuple[str, ...]) -> None:
     result = rath(*args, ends=2, out="")
     first, second = result.stderr.splitlines()
     assert first.startswith("error: ")

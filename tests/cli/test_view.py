@@ -30,7 +30,7 @@ def test_view_writes_one_file_and_says_where(rath: Rath, project: Path) -> None:
     assert "I am here." in (project / name).read_text("utf-8")
 
 
-def test_view_compares_and_writes_where_it_is_told(rath: Rath, project: Path) -> None:
+def test_view_compares_and_writes_to_the_given_file(rath: Rath, project: Path) -> None:
     one, two = stored("One."), stored("Two.")
     result = rath("view", str(one.id)[:8], "--compare", str(two.id), "-o", "both.html")
     page = (project / "both.html").read_text("utf-8")
@@ -52,7 +52,7 @@ def test_an_unknown_session_is_a_problem(rath: Rath, project: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["view", "view --live"])
-def test_a_damaged_session_is_told_as_such(rath: Rath, verb: str) -> None:
+def test_a_damaged_session_is_reported_as_such(rath: Rath, verb: str) -> None:
     session = stored()
     path = sessions_dir() / f"{session.id}.jsonl"
     path.write_bytes(path.read_bytes().replace(b"I am here.", b"I am hero."))

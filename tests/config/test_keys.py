@@ -67,7 +67,7 @@ def test_the_schema_decides_which_keys_are_known(key: str, expected: bool) -> No
     assert is_known(parse_key(key)) is expected
 
 
-def test_tables_are_told_from_values() -> None:
+def test_tables_are_reported_from_values() -> None:
     assert is_table(("llm",))
     assert is_table(("llm", "providers", "main"))
     assert is_table(("mcp", "servers", "x", "env"))
@@ -203,7 +203,7 @@ def test_dump_of_a_config_gives_an_equal_config(payload: dict[str, object]) -> N
 
 
 @given(configs)
-def test_unknown_keys_are_kept(payload: dict[str, object]) -> None:
+def test_unknown_keys_are_preserved(payload: dict[str, object]) -> None:
     dumped = RathConfig.model_validate(payload).model_dump(mode="json")
     assert dumped.get("x_section") == payload.get("x_section")
 

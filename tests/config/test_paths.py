@@ -358,7 +358,7 @@ def test_current_manifest_is_not_written_again(tmp_path: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_unknown_keys_and_planes_are_kept(tmp_path: Path) -> None:
+def test_unknown_keys_and_planes_are_preserved(tmp_path: Path) -> None:
     found = {"layout_version": 0, "planes": {"config": 0, "extra": 4}, "note": "x"}
     (tmp_path / "manifest.json").write_text(json.dumps(found))
     planes = {"config": 1, "backend": 1, "memory": 1, "extra": 4}

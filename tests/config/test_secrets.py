@@ -80,7 +80,7 @@ LOGGER = "rath.config.secrets"
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permission bits are a POSIX matter")
 
 
-def test_config_directory_is_ignored_whole(tmp_path: Path) -> None:
+def test_config_directory_is_ignored_complete(tmp_path: Path) -> None:
     ensure_config_dir_gitignore(tmp_path)
     lines = (tmp_path / ".gitignore").read_text().splitlines()
     assert lines == ["*", "!.gitignore", "!config.json.example"]
@@ -181,7 +181,7 @@ def test_other_names_and_counts_of_tokens_are_none(name: str) -> None:
         ("base_url", "http://h:1/v1#a", "http://h:1/v1#a"),
     ],
 )
-def test_what_may_be_shown_holds_no_secret(name: str, value: object, expected: object) -> None:
+def test_what_may_be_displayed_holds_no_secret(name: str, value: object, expected: object) -> None:
     assert redact_setting(name, value) == expected
 
 

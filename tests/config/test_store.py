@@ -116,7 +116,7 @@ def test_newer_layout_is_refused(path: Path) -> None:
         ConfigStore(path)
 
 
-def test_inline_key_hides_the_one_beside_and_moves_out(
+def test_inline_key_hides_the_one_next_to_and_moves_out(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.write_text('{"llm": {"providers": {"a": {"api_key": "key-inline"}}}}')
@@ -267,7 +267,7 @@ def test_origin_names_the_file_of_a_value(path: Path) -> None:
     assert store.origin_of(a, "api_key") == f"config {beside}"
 
 
-def test_the_key_of_a_memory_is_kept_beside(path: Path) -> None:
+def test_the_key_of_a_memory_is_preserved_next_to(path: Path) -> None:
     entry = {"backend_kind": "openviking", "url": "http://h", "api_key": "k"}
     path.write_text(json.dumps({"memory": {"providers": {"team": entry}}}))
     ConfigStore(path).save()

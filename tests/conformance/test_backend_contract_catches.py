@@ -85,7 +85,7 @@ class Forgetful(FakeBackend):
         return await super().adispatch(native, op)
 
 
-def test_a_broken_backend_is_told_what_is_wrong() -> None:
+def test_a_broken_backend_is_reported_what_is_wrong() -> None:
     with pytest.raises(AssertionError) as caught:
         check_backend(Forgetful())
     text = str(caught.value)
@@ -213,7 +213,7 @@ class SeesNothing(LocalBackend):
         return await super().aopen(replace(spec or BackendSandboxSpec(), effects=policy))
 
 
-def test_effects_that_are_not_told_are_caught() -> None:
+def test_effects_that_are_not_reported_are_caught() -> None:
     assert list(failures(SeesNothing())) == ["commands_tell_what_they_changed"]
 
 

@@ -503,7 +503,7 @@ class Logs(RuleClient):
     ],
     ids=["repr", "error", "log", "evidence"],
 )
-def test_a_key_that_is_shown_is_caught(client: Any, place: str) -> None:
+def test_a_key_that_is_displayed_is_caught(client: Any, place: str) -> None:
     assert failures(client)["the_key_appears_nowhere"] == f"expected no key in {place}"
 
 

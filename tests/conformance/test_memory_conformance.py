@@ -120,7 +120,7 @@ class Less(FakeMemory):
         return super().supported_ops() - {MemoryOpSearch, MemoryOpForget}
 
 
-def test_what_is_not_supported_is_skipped_and_said() -> None:
+def test_what_is_not_supported_is_skipped_and_reported() -> None:
     reasons = skipped(check_memory(Less()))
     assert reasons["hits_can_be_read"] == "no MemoryOpSearch"
     assert reasons["a_forgotten_note_is_removed"] == "no MemoryOpForget"
@@ -137,7 +137,7 @@ class Careful(FakeMemory):
         return await super().adispatch(native, op)
 
 
-def test_what_is_refused_in_words_is_skipped_and_said() -> None:
+def test_what_is_refused_in_words_is_skipped_and_reported() -> None:
     reasons = skipped(check_memory(Careful()))
     assert reasons["an_expired_note_is_removed"] == (
         "it refuses what it cannot keep: it is not kept"
@@ -201,7 +201,7 @@ class Forgetful(FakeMemory):
         return await super().adispatch(native, op)
 
 
-def test_a_broken_memory_is_told_what_is_wrong() -> None:
+def test_a_broken_memory_is_reported_what_is_wrong() -> None:
     with pytest.raises(AssertionError) as caught:
         check_memory(Forgetful())
     text = str(caught.value)

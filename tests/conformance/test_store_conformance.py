@@ -84,7 +84,7 @@ class Forgetful(FakeSessionStore):
         raise OSError("disk full")
 
 
-def test_a_broken_store_is_told_what_is_wrong() -> None:
+def test_a_broken_store_is_reported_what_is_wrong() -> None:
     store = Forgetful()
     with pytest.raises(AssertionError) as caught:
         check_store(lambda: store)

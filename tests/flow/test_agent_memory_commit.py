@@ -90,7 +90,7 @@ def logged() -> Iterator[Log]:
     log.setLevel(level)
 
 
-def test_what_was_said_is_committed() -> None:
+def test_what_was_reported_is_committed() -> None:
     memory, gate = FakeMemory(), Gate()
     gate.opened.set()
     bound = agent(memory, tool_call("gate", {}), "hello", tools=[gate])
@@ -118,7 +118,7 @@ def test_the_rows_of_messages_are_those_of_the_session() -> None:
     assert [message["content"] for message in commit.messages] == ["hi", "hello", "and now?", "bye"]
 
 
-def test_the_notes_that_were_shown_are_told_once_each_in_order() -> None:
+def test_the_notes_that_were_displayed_are_reported_once_each_in_order() -> None:
     memory = FakeMemory(hits=(hit("b"), hit("a"), hit("b")))
     bound = agent(memory, "hello", "bye")
     first = bound(user())
@@ -127,7 +127,7 @@ def test_the_notes_that_were_shown_are_told_once_each_in_order() -> None:
     assert commit.used_uris == ("memory://user/b", "memory://user/a")
 
 
-def test_notes_without_an_address_are_not_told() -> None:
+def test_notes_without_an_address_are_not_reported() -> None:
     class Rows:
         def inject(self, session: Session, store: MemoryStore) -> tuple[ChunkRow, ...]:
             return (system_text_chunk("a note"),)
@@ -507,7 +507,7 @@ def noting_agent(memory: MemoryStore | MemoryStoreSpec | None) -> flow.Agent:
 
 
 @pytest.mark.parametrize("ttl", [3600, 3600.0, timedelta(hours=1)])
-def test_a_note_is_kept_for_a_while(ttl: timedelta | float) -> None:
+def test_a_note_is_preserved_for_a_while(ttl: timedelta | float) -> None:
     memory = NoteMemory()
     with noting_agent(memory.open()) as bound:
         before = datetime.now(UTC)

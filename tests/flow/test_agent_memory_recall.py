@@ -114,7 +114,7 @@ def test_the_record_holds_what_was_recalled() -> None:
     ]
 
 
-def test_the_query_is_the_last_thing_the_user_said() -> None:
+def test_the_query_is_the_last_thing_the_user_reported() -> None:
     memory = FakeMemory()
     session = user("old", "wanted", "  ")
     answered = Session(
@@ -385,7 +385,7 @@ def test_a_score_that_is_no_number_is_recorded_as_none(score: float) -> None:
     ],
     ids=["failure", "binary", "blank"],
 )
-def test_a_note_that_cannot_be_read_is_shown_by_its_snippet(read: MemoryResult) -> None:
+def test_a_note_that_cannot_be_read_is_displayed_by_its_snippet(read: MemoryResult) -> None:
     def answer(op: MemoryOp) -> MemoryResult:
         return read if isinstance(op, MemoryOpRead) else MemoryFindResult((HIT,))
 

@@ -165,7 +165,7 @@ def test_an_example_that_is_pinned_to_another_vendors_model(
     assert server.calls == []
 
 
-def test_the_same_mistake_in_a_run_is_told_without_a_list_before_it(
+def test_the_same_mistake_in_a_run_is_reported_without_a_list_before_it(
     serve: Serve,
 ) -> None:
     server = serve(models=["gpt-9", "gpt-9-mini"])
@@ -184,7 +184,7 @@ def test_a_run_that_works_asks_for_no_list(serve: Serve) -> None:
     assert n_lists(server) == 0
 
 
-def test_the_origin_of_a_name_from_the_environment_is_told(
+def test_the_origin_of_a_name_from_the_environment_is_reported(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_DEFAULT_MODEL", "gpt-8")

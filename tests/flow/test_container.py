@@ -205,7 +205,7 @@ def test_anything_else_is_the_end(turns: list[Turn]) -> None:
     assert isinstance(router.forward(caller(), FIRST, SECOND), flow.EmptyWorkflow)
 
 
-def test_the_model_may_answer_with_the_name_that_it_was_shown() -> None:
+def test_the_model_may_answer_with_the_name_that_it_was_displayed() -> None:
     router, _ = selector("sells", "Named")
     assert router.forward(caller(), FIRST, SECOND) is SECOND
     bare = Named()
@@ -226,7 +226,7 @@ def test_the_model_reads_descriptions_or_class_names() -> None:
     assert "1: Named" in menu
 
 
-def test_the_call_is_kept_in_the_record_of_the_session() -> None:
+def test_the_call_is_preserved_in_the_record_of_the_session() -> None:
     router, _ = selector("0")
     session = caller()
     router.forward(session, FIRST)

@@ -149,7 +149,7 @@ def test_a_hook_may_take_itself_out_while_it_is_asked() -> None:
     assert seen == ["x"]
 
 
-def test_hooks_are_no_parts_and_change_nothing_that_is_shown() -> None:
+def test_hooks_are_no_parts_and_change_nothing_that_is_displayed() -> None:
     module, plain = Bare(), Bare()
     module.register_forward_pre_hook(keep)
     assert module.named_children() == plain.named_children() == ()
@@ -297,14 +297,14 @@ def test_a_compression_says_by_which_hook_it_got_its_session() -> None:
     assert changes(out.replay()) == changes(out)
 
 
-def test_a_session_that_is_pending_is_shown_as_it_is() -> None:
+def test_a_session_that_is_pending_is_displayed_as_it_is() -> None:
     first, second, seen = agent("hello"), agent("bye"), list[Any]()
     second.register_forward_pre_hook(noting(seen))
     assert second(first(saying("x"))).text() == "bye"
     assert len(seen) == 1
 
 
-def test_a_session_that_failed_is_shown_too() -> None:
+def test_a_session_that_failed_is_displayed_too() -> None:
     failed, seen, asked = agent()(saying("x")), list[Session](), agent("hello")
     with pytest.raises(Exception, match="script"):
         failed.synchronize()

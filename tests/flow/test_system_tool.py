@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,11 @@ def test_an_agent_runs_it_and_the_model_reads_its_result(tool: FlowToolCall) -> 
     assert out.text() == "42"
     results = [row for row in out.chunk_table if row.kind is ChunkKind.TOOL_RESULT]
     assert [json.loads(row.payload["content"]) for row in results] == [{"doubled": 42}]
+
+
+@pytest.mark.parametrize("name", global_system_tools())
+def test_a_schema_that_a_program_adapts_is_its_own(name: str) -> None:
+    tool = global_system_tools()[name]
+    before = deepcopy(tool.parameters)
+    tool.parameters["properties"].clear()
+    assert tool.parameters == before

@@ -161,7 +161,7 @@ def test_repr_is_a_tree() -> None:
     )
 
 
-def test_extra_repr_is_shown() -> None:
+def test_extra_repr_is_displayed() -> None:
     class Layer(Bare):
         def extra_repr(self) -> str:
             return "width=3"
@@ -313,7 +313,7 @@ def test_a_model_name_is_no_provider() -> None:
         flow.Agent("p", "gpt-5.5")  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_a_given_provider_is_kept_as_it_is() -> None:
+def test_a_given_provider_is_preserved_as_it_is() -> None:
     provider = flow.Provider(model="m")
     assert flow.Agent("p", provider, model="other").agent.provider is provider
 

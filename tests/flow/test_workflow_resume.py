@@ -306,7 +306,7 @@ def cut(session: Session, outcome: Callable[[UUID], Suspended]) -> Session:
     return Session.from_body(Deferred.of(cut_body), edge.provenance, id=edge.id)
 
 
-def test_a_run_that_was_cut_off_goes_on_with_its_whole_call() -> None:
+def test_a_run_that_was_cut_off_goes_on_with_its_complete_call() -> None:
     out = Program(ScriptedClient(["one", "two"]), both)(go()).synchronize()
     again = resumed(cut(out, waits), both, ["one", "two"])
     assert (again.id, rows_of(again)) == (out.id, rows_of(out))

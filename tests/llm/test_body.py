@@ -121,7 +121,7 @@ def test_either_order_can_be_asked_for(parts: ContentParts, content: list[Any]) 
 
 @pytest.mark.parametrize("text", [None, "", " \n"])
 @pytest.mark.parametrize("parts", [images_then_text, text_then_images])
-def test_a_blank_text_beside_images_is_left_out(text: str | None, parts: ContentParts) -> None:
+def test_a_blank_text_next_to_images_is_left_out(text: str | None, parts: ContentParts) -> None:
     assert parts(text, (CAT,)) == [part(CAT)]
 
 
@@ -152,7 +152,7 @@ CLOSED: dict[str, Any] = {
         pytest.param("litellm", "openai/m", id="litellm", marks=needs_litellm),
     ],
 )
-def test_every_vendor_reads_the_whole_schema_of_a_strict_tool(kind: Any, model: str) -> None:
+def test_every_vendor_reads_the_complete_schema_of_a_strict_tool(kind: Any, model: str) -> None:
     provider = Provider(provider_kind=kind, model=model, api_key=KEY)
     request = RathLLMChatRequest(
         messages=HELLO, tools=(RathLLMFunctionTool("f", CLOSED, strict=True),)

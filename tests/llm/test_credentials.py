@@ -268,7 +268,7 @@ def test_the_default_of_the_project_chooses_among_the_users_entries(work: Path, 
     assert resolve().api_key.value == "kb"
 
 
-def test_a_broken_config_is_told_where_a_key_is_missing(work: Path, user: Path) -> None:
+def test_a_broken_config_is_reported_where_a_key_is_missing(work: Path, user: Path) -> None:
     write_layer(user, {}).write_text("{")
     with pytest.raises(ValueError, match=r"No API key found.*line 1 col 2"):
         resolve()
@@ -432,7 +432,7 @@ def test_azure_is_known_by_its_host(url: str | None, azure: bool) -> None:
         ("https://h/v1", "", "https://h/v1"),
     ],
 )
-def test_a_login_is_told_from_the_rest(url: str, password: str, rest: str) -> None:
+def test_a_login_is_reported_from_the_rest(url: str, password: str, rest: str) -> None:
     assert password_in(url) == password
     assert without_login(url) == rest
 

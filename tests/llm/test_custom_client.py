@@ -89,7 +89,7 @@ class Failing(Foreign):
         raise self.error
 
 
-def test_each_call_gets_the_whole_request() -> None:
+def test_each_call_gets_the_complete_request() -> None:
     client = Foreign()
     draft = open_draft(client, RathLLMChatRequest(messages=HELLO, model="m", temperature=0.5))
     send(draft)

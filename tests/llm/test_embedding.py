@@ -233,7 +233,7 @@ def test_a_refused_model_names_what_is_offered(server: ChatServer) -> None:
     assert caught.value.offered == ("n", "o")
 
 
-def test_a_failed_part_fails_the_whole_with_its_own_error() -> None:
+def test_a_failed_part_fails_the_complete_with_its_own_error() -> None:
     def answer(request: CapturedRequest) -> Reply:
         is_long = len(request.json()["input"][0]) > 1
         return lengths_of(request) if is_long else status_error(401, f"no {KEY}")

@@ -127,7 +127,7 @@ def test_what_asked_for_no_model_is_not_about_one() -> None:
         (529, "overloaded_error", ProviderServerError),
     ],
 )
-def test_an_empty_account_is_told_from_a_busy_endpoint(
+def test_an_empty_account_is_reported_from_a_busy_endpoint(
     status: int, code: str | None, kind: type[ProviderStatusError]
 ) -> None:
     error = status_error(ASKED, status, "no", code=code)
@@ -144,7 +144,7 @@ SPENT = [
 
 @pytest.mark.parametrize("words", SPENT)
 @pytest.mark.parametrize("status", [400, 403, 429])
-def test_an_empty_account_is_known_by_what_is_said_of_it(status: int, words: str) -> None:
+def test_an_empty_account_is_known_by_what_is_reported_of_it(status: int, words: str) -> None:
     error = status_error(ASKED, status, words, code="invalid_request_error")
     assert type(error) is QuotaExceededError
     assert "The account behind the key from env OPENAI_API_KEY" in str(error)
@@ -157,7 +157,7 @@ def test_an_empty_account_is_no_trouble_with_the_model() -> None:
     assert "came from env OPENAI_DEFAULT_MODEL" not in str(error)
 
 
-def test_an_answer_that_is_no_answer_is_shown_shortly() -> None:
+def test_an_answer_that_is_no_answer_is_displayed_shortly() -> None:
     message = str(protocol_error(ASKED, "it is odd", b"x" * 5000, status=200))
     assert "http://h/v1 answered with status 200" in message
     assert len(message) < 500
@@ -193,7 +193,9 @@ def test_retry_after_is_a_wait_or_nothing(value: str) -> None:
     [(429, 3600.0, True), (503, 121.0, True), (429, 120.0, False), (429, None, False),
      (501, 3600.0, False), (402, 3600.0, False)],
 )  # fmt: skip
-def test_a_wait_that_is_too_long_is_told(status: int, wait: float | None, is_told: bool) -> None:
+def test_a_wait_that_is_too_long_is_reported(
+    status: int, wait: float | None, is_told: bool
+) -> None:
     text = str(status_error(ASKED, status, "slow", wait=wait))
     words = f". It asks to wait {wait or 0:.0f} s, longer than the 120 s that are waited for"
     assert (words in text) is is_told

@@ -100,7 +100,9 @@ def test_a_failed_request_makes_room_again(server: ChatServer) -> None:
     assert len(server.requests) == 21
 
 
-def test_whole_and_streamed_calls_share_a_connection(server: ChatServer, dialect: Dialect) -> None:
+def test_complete_and_streamed_calls_share_a_connection(
+    server: ChatServer, dialect: Dialect
+) -> None:
     server.queue(dialect.answer, dialect.stream(*dialect.begin, *dialect.rest), dialect.answer)
     exchange(dialect.client(server))
     exchange(dialect.client(server), on_delta=lambda _: None)

@@ -37,7 +37,7 @@ def test_an_old_gif_is_one_too() -> None:
 
 
 @given(content=pictures)
-def test_the_bytes_are_kept_and_known_by_digest(content: bytes) -> None:
+def test_the_bytes_are_preserved_and_known_by_digest(content: bytes) -> None:
     blob = Image.from_bytes(content).blob
     assert (blob.data, blob.size) == (content, len(content))
     assert blob.digest == sha256(content).hexdigest()
@@ -58,7 +58,7 @@ def test_path_bytes_and_image_give_the_same(tmp_path: Path) -> None:
     assert len(set(images)) == 1
 
 
-def test_a_large_picture_is_kept_whole() -> None:
+def test_a_large_picture_is_preserved_complete() -> None:
     content = picture(bytes(2 << 20))
     assert Image.from_bytes(content).blob.data == content
 

@@ -128,7 +128,7 @@ def test_what_an_endpoint_does_not_support_is_named(
     assert text in finding(report, step).text
 
 
-def test_an_answer_that_is_cut_off_is_told(serve: Serve) -> None:
+def test_an_answer_that_is_cut_off_is_reported(serve: Serve) -> None:
     counts = chat_replies.usage(9, 1)
     cut = chat_replies.completion("I will", finish_reason="length", usage=counts)
     stream = chat_replies.text_stream("OK", counts=(9, 1))

@@ -38,7 +38,7 @@ def serve() -> Iterator[Serve]:
 # ---------------------------------------------------------------- what fails
 
 
-def test_a_refused_model_is_told_with_its_origin_and_the_offer(
+def test_a_refused_model_is_reported_with_its_origin_and_the_offer(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(models=["gpt-8", "o-1"])
@@ -75,7 +75,7 @@ def test_a_refused_key_ends_the_probe(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_a_model_that_is_not_listed_and_fails_otherwise_is_told_both(
+def test_a_model_that_is_not_listed_and_fails_otherwise_is_reported_both(
     serve: Serve, status: int
 ) -> None:
     refused = chat_replies.status_error(status, "something else")
@@ -85,7 +85,7 @@ def test_a_model_that_is_not_listed_and_fails_otherwise_is_told_both(
     assert "something else" in finding(report, "answer").text
 
 
-def test_what_is_noted_on_an_error_is_told(serve: Serve) -> None:
+def test_what_is_noted_on_an_error_is_reported(serve: Serve) -> None:
     refused = chat_replies.status_error(404, "Not Found")
     report = probe(at(serve(lambda _: refused, models=[MODEL])))
     assert "so the path is probably not served there" in finding(report, "answer").text
@@ -124,7 +124,7 @@ def test_a_silent_endpoint_costs_the_timeout_and_no_more(
 
 
 @pytest.mark.parametrize("error", [TimeoutError("its own clock"), LookupError("no such thing")])
-def test_what_a_client_of_the_program_raises_is_told(error: Exception) -> None:
+def test_what_a_client_of_the_program_raises_is_reported(error: Exception) -> None:
     answer = finding(probe(ScriptedClient([error]).provider), "answer")
     assert answer.verdict == "failed"
     assert type(error).__name__ in answer.text
@@ -158,7 +158,7 @@ def test_a_failure_after_the_answer_is_no_lack(serve: Serve) -> None:
         (Provider(model="m", api_key=KEY, base_url="nowhere"), "base_url must begin with"),
     ],
 )
-def test_what_is_not_set_up_is_told_without_a_call(provider: Provider, text: str) -> None:
+def test_what_is_not_set_up_is_reported_without_a_call(provider: Provider, text: str) -> None:
     report = probe(provider)
     assert find_obstacle(provider) == report.findings[0].text
     assert find_obstacle(Provider(model="m", api_key=KEY)) is None
@@ -179,7 +179,7 @@ def test_the_key_of_a_client_that_repeats_it_stays_hidden() -> None:
     assert "KeyError: '***'" in finding(report, "answer").text
 
 
-def test_an_adapter_that_fails_in_its_own_way_is_told() -> None:
+def test_an_adapter_that_fails_in_its_own_way_is_reported() -> None:
     class Odd(RathOpenAIChatClient):
         async def connect(self, target: RequestTarget) -> Transport:
             raise LookupError(f"no wire for {KEY}")
@@ -190,7 +190,7 @@ def test_an_adapter_that_fails_in_its_own_way_is_told() -> None:
     assert finding(report, "answer").text == "LookupError: no wire for ***"
 
 
-def test_a_kind_whose_factory_fails_is_told() -> None:
+def test_a_kind_whose_factory_fails_is_reported() -> None:
     def broken(_: Provider) -> ScriptedClient:
         raise OSError("no such device")
 
@@ -257,7 +257,7 @@ def test_an_embedding_model_gives_one_vector(serve: Serve) -> None:
     assert len(report.calls) == 1
 
 
-def test_a_model_that_sees_is_shown_a_picture(serve: Serve) -> None:
+def test_a_model_that_sees_is_displayed_a_picture(serve: Serve) -> None:
     server = serve(OpenAIEndpoint())
     report = probe(VLMProvider(model=MODEL, base_url=server.base_url, api_key=KEY))
     assert verdicts(report) == {"picture": "works"}

@@ -153,6 +153,6 @@ def test_a_decimal_is_money_alone() -> None:
         Provider(temperature=Decimal("0.5"))  # type: ignore[arg-type]  # that it fails is the test
 
 
-def test_no_fallbacks_may_be_said_by_none() -> None:
+def test_no_fallbacks_may_be_reported_by_none() -> None:
     nothing: Any = None
     assert Provider(model="m", fallbacks=nothing) == Provider(model="m")

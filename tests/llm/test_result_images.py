@@ -122,7 +122,7 @@ def test_anthropic_gets_them_inside_the_results() -> None:
     ]  # fmt: skip
 
 
-def test_anthropic_gets_no_blank_text_beside_an_image() -> None:
+def test_anthropic_gets_no_blank_text_next_to_an_image() -> None:
     messages = [turn(call("a")), result("a", " ", CAT)]
     turns = build_anthropic_kwargs(asked(messages), default_model=None)["messages"]
     assert [part["type"] for part in turns[-1]["content"][0]["content"]] == ["text", "image"]
@@ -162,7 +162,7 @@ def test_a_body_says_what_the_messages_say_apart(said: list[RathLLMMessage]) -> 
 
 
 @given(messages)
-def test_every_image_is_shown_once_and_in_order(said: list[RathLLMMessage]) -> None:
+def test_every_image_is_displayed_once_and_in_order(said: list[RathLLMMessage]) -> None:
     before = [image for message in said for image in message.images or ()]
     after = images_apart(said)
     assert [image for message in after for image in message.images or ()] == before

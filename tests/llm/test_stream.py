@@ -106,13 +106,13 @@ BOTH = [("a", "f", "{}"), ("b", "g", "[]")]
     ids=["by index", "new id or none", "known id", "one index for all", "name again",
          "name in pieces", "no id"],
 )  # fmt: skip
-def test_deltas_of_calls_are_told_apart(
+def test_deltas_of_calls_are_reported_apart(
     deltas: list[RathLLMStreamDelta], calls: list[tuple[str, str, str]]
 ) -> None:
     assert calls_of(*deltas) == calls
 
 
-def test_a_missing_finish_reason_is_told_by_the_calls() -> None:
+def test_a_missing_finish_reason_is_reported_by_the_calls() -> None:
     assert fold([call(index=0, name="f")]).primary_choice.finish_reason == "tool_calls"
     assert fold([RathLLMStreamDelta(content_delta="x")]).primary_choice.finish_reason == "stop"
 
@@ -278,7 +278,7 @@ def test_a_delta_without_a_beginning_of_the_key_is_not_touched() -> None:
     ],
     ids=["word ends", "not clear yet", "better part", "small part", "short word"],
 )
-def test_what_may_begin_a_key_is_kept_back(key: str, parts: list[str], out: list[str]) -> None:
+def test_what_may_begin_a_key_is_preserved_back(key: str, parts: list[str], out: list[str]) -> None:
     assert content(StreamRedactor(key), *parts) == out
 
 
@@ -290,7 +290,7 @@ def test_every_text_of_a_delta_is_read(field: str) -> None:
     assert out == "*** end"
 
 
-def test_what_was_kept_back_comes_before_what_follows_elsewhere() -> None:
+def test_what_was_preserved_back_comes_before_what_follows_elsewhere() -> None:
     deltas = [
         RathLLMStreamDelta(content_delta="so sk-cN"),
         RathLLMStreamDelta(tool_call_index=0, tool_call_id="a", tool_call_args_delta='{"x":"sk-c'),

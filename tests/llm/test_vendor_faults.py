@@ -119,7 +119,7 @@ def test_an_account_without_credit_is_not_a_bad_request(
     assert may_fall_back(caught.value)
 
 
-def test_a_model_that_is_not_offered_is_named_beside_those_that_are(
+def test_a_model_that_is_not_offered_is_named_next_to_those_that_are(
     server: ChatServer, dialect: Dialect, on_delta: OnDelta
 ) -> None:
     server.queue(dialect.error(404, "model: m"))
@@ -138,7 +138,7 @@ def test_a_model_that_is_not_offered_is_named_beside_those_that_are(
     ],
     ids=["seconds", "zero", "milliseconds"],
 )
-def test_the_wait_that_is_asked_for_is_kept(
+def test_the_wait_that_is_asked_for_is_preserved(
     server: ChatServer, dialect: Dialect, headers: dict[str, str], wait: float
 ) -> None:
     server.queue(dialect.error(429, headers=headers), dialect.answer)
@@ -175,7 +175,7 @@ def test_a_wait_that_nobody_has_time_for_ends_the_tries(
     assert may_fall_back(caught.value)
 
 
-def test_a_page_in_place_of_an_error_is_shown_shortly(
+def test_a_page_in_place_of_an_error_is_displayed_shortly(
     server: ChatServer, dialect: Dialect, on_delta: OnDelta
 ) -> None:
     server.queue(replies.html(f"<html>{KEY} Forbidden" + "x" * 9000, status=403))
@@ -297,7 +297,7 @@ def test_an_event_that_is_not_json_is_quoted(server: ChatServer, dialect: Dialec
 
 
 @pytest.mark.parametrize("event", ["[]", "null", '{"type": "content_block_delta", "choices": [7]}'])
-def test_json_of_another_form_is_not_said_to_be_none(
+def test_json_of_another_form_is_not_called_invalid(
     server: ChatServer, dialect: Dialect, event: str
 ) -> None:
     server.queue(dialect.stream(*dialect.begin, event, *dialect.rest))
@@ -371,7 +371,7 @@ def test_unknown_events_and_blocks_end_nothing(server: ChatServer, dialect: Dial
     assert text_of(exchange(dialect.client(server), on_delta=ignore)) == WHOLE
 
 
-def test_unknown_blocks_and_reasons_of_a_whole_answer_end_nothing(
+def test_unknown_blocks_and_reasons_of_a_complete_answer_end_nothing(
     server: ChatServer, dialect: Dialect
 ) -> None:
     server.queue(dialect.odd_answer)

@@ -48,7 +48,7 @@ def test_a_server_is_named_by_host_and_harmless_words(url: str, name: str) -> No
     assert address_name(url) == name
 
 
-def test_all_of_an_address_can_be_told_with_its_secrets_measured() -> None:
+def test_all_of_an_address_can_be_reported_with_its_secrets_measured() -> None:
     url = f"https://me:{TOKEN}@h/{TOKEN}/sse?key={TOKEN}&page=1&${{NAME}}#{TOKEN}"
     assert redact_address(url, hide=marked) == (
         "https://<20>@h/<17>/sse?key=<17>&page=1&${NAME}#<17>"
@@ -63,7 +63,7 @@ words = st.text(
 
 
 @given(words)
-def test_no_word_that_is_not_known_is_told(word: str) -> None:
+def test_no_word_that_is_not_known_is_reported(word: str) -> None:
     told = address_name(f"https://{word}:{word}@h/mcp/{word}/sse?key={word}&{word}#{word}")
     assert told in ("https://h/mcp/***/sse", f"https://h/mcp/{word}/sse")
     if word in told:
@@ -78,7 +78,7 @@ def test_what_is_hidden_in_the_name_is_hidden_in_texts(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["a1b2", "abc"], ids=["with a digit", "letters"])
-def test_a_short_part_is_hidden_with_what_stands_beside_it(word: str) -> None:
+def test_a_short_part_is_hidden_with_what_stands_next_to_it(word: str) -> None:
     secrets = address_secrets(f"https://h/mcp/{word}/sse")
     assert hidden(f"no /mcp/{word}/sse", secrets) == "no ***"
 
@@ -99,6 +99,6 @@ def test_a_short_part_is_hidden_with_what_stands_beside_it(word: str) -> None:
         (["x", "C:\\tools\\server", "/srv/data"], "x C:\\tools\\server /srv/data"),
     ],
 )
-def test_a_command_line_is_told_without_its_secrets(words: list[str], told: str) -> None:
+def test_a_command_line_is_reported_without_its_secrets(words: list[str], told: str) -> None:
     assert " ".join(redact_argv(words)) == told
     assert TOKEN not in hidden(" ".join(words), argv_secrets(words))

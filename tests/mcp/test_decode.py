@@ -80,13 +80,13 @@ def test_structured_content_that_the_text_says_is_not_repeated(
 
 
 @pytest.mark.parametrize("data", ["AAAA", "no base64!"])
-def test_a_picture_that_no_model_can_see_is_said_to_be_one(data: str) -> None:
+def test_a_picture_that_no_model_can_see_is_named_as_one(data: str) -> None:
     image = ImageContent(type="image", data=data, mime_type="image/x")
     (found,) = decode_result(parts(image))["content"]
     assert (found["type"], found["mime_type"]) == ("image", "image/x")
 
 
-def test_a_sound_is_said_to_be_one() -> None:
+def test_a_sound_is_named_as_one() -> None:
     (found,) = decode_result(
         parts(AudioContent(type="audio", data=encoded(b"abc"), mime_type="audio/wav"))
     )["content"]

@@ -170,7 +170,7 @@ def test_a_tool_is_called_by_the_name_that_the_server_gave() -> None:
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("transport", ["auto", "http", "sse"])
-def test_a_refused_credential_is_told_and_not_shown(status: int, transport: Any) -> None:
+def test_a_refused_credential_is_reported_and_not_displayed(status: int, transport: Any) -> None:
     with answering(status) as server:
         said = failure(MCPClient(server.url, auth=CANARY, transport=transport))
     assert isinstance(said, MCPAuthenticationError)
@@ -223,7 +223,7 @@ def test_a_token_is_read_from_the_environment_at_each_connect(
     assert server.seen[0]["authorization"] == f"Bearer {CANARY}"
 
 
-def test_a_token_with_a_line_break_is_refused_without_being_shown() -> None:
+def test_a_token_with_a_line_break_is_refused_without_being_displayed() -> None:
     with pytest.raises(ConfigError, match="holds a line break") as caught:
         MCPClient("http://127.0.0.1:1/mcp", auth=f"{CANARY}\n").list_tools()
     assert CANARY not in str(caught.value)

@@ -112,7 +112,9 @@ def test_a_change_of_the_tools_is_noted_in_a_storm_too() -> None:
 
 
 @pytest.mark.parametrize("mode", ["early", "stderr", "stdout"])
-def test_what_is_said_early_or_beside_the_messages_keeps_nobody_from_a_server(mode: str) -> None:
+def test_what_is_reported_early_or_next_to_the_messages_keeps_nobody_from_a_server(
+    mode: str,
+) -> None:
     with flooding(mode) as client:
         (found,) = tools_of(client)
         for _ in range(2):
@@ -183,7 +185,7 @@ def test_a_list_that_fills_the_memory_is_cut_off(monkeypatch: pytest.MonkeyPatch
         client.list_tools()
 
 
-def test_what_is_kept_of_many_tools_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_preserved_of_many_tools_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rath.mcp.pins, "MAX_KEPT_OF_SERVER", 200)
     spec = StdioServer("x")
     with listing(*(tool(f"t{n}", description="d" * 100) for n in range(5))) as client:

@@ -99,7 +99,7 @@ def test_user_and_password_of_an_address_are_sent() -> None:
     assert access.headers == {"Authorization": f"Basic {basic}", "X-Own": "1"}
 
 
-def test_a_header_with_a_line_break_is_refused_without_being_shown(
+def test_a_header_with_a_line_break_is_refused_without_being_displayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("THE_TOKEN", f"{CANARY}\n")
@@ -111,7 +111,7 @@ def test_a_header_with_a_line_break_is_refused_without_being_shown(
 # ---------------------------------------------------------------- what it says
 
 
-def test_an_endless_error_with_commands_to_a_terminal_is_told_short_and_plain() -> None:
+def test_an_endless_error_with_commands_to_a_terminal_is_reported_short_and_plain() -> None:
     with (
         MCPClient(scripted(refusing("\x1b[31m" + "Z" * 100_000))) as client,
         pytest.raises(MCPRequestError) as caught,
@@ -134,7 +134,7 @@ def test_only_half_characters_are_replaced(text: str) -> None:
     assert json.loads(replace_lone_surrogates(json.dumps(text).encode())) == whole
 
 
-def test_a_late_answer_tells_what_was_printed_beside_the_messages() -> None:
+def test_a_late_answer_tells_what_was_printed_next_to_the_messages() -> None:
     script = {"tools/list": tools(tool("echo")), "tools/call": "Traceback: boom"}
 
     def run_until(deadline: float) -> str:

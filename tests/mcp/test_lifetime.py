@@ -116,7 +116,7 @@ def program(server: StdioServer, **env: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_at_exit_of_the_program_the_server_is_ended_and_nothing_is_said() -> None:
+def test_at_exit_of_the_program_the_server_is_ended_and_nothing_is_reported() -> None:
     (pid,) = program(SERVER)
     assert not is_running(int(pid))
 

@@ -25,7 +25,7 @@ def test_a_name_that_is_accepted_stays(name: str) -> None:
     assert provider_names([name]) == {name: name}
 
 
-def test_a_name_is_the_same_beside_others() -> None:
+def test_a_name_is_the_same_next_to_others() -> None:
     assert provider_names(["a.b", "c"])["a.b"] == provider_names(["x", "a.b"])["a.b"]
 
 

@@ -103,7 +103,7 @@ def test_a_server_that_takes_no_token_is_given_up_after_one_more(guarded: Guarde
     assert guarded.token not in str(caught.value)
 
 
-def test_what_the_query_holds_is_not_told_to_the_issuer(guarded: Guarded) -> None:
+def test_what_the_query_holds_is_not_reported_to_the_issuer(guarded: Guarded) -> None:
     auth = ClientCredentials("me", "THE_SECRET", guarded.origin)
     url = f"http://user:{SECRET}@127.0.0.1:{guarded.server_port}/mcp?key={SECRET}"
     with MCPClient(HttpServer(url, auth=auth, transport="http")) as client:
@@ -112,7 +112,7 @@ def test_what_the_query_holds_is_not_told_to_the_issuer(guarded: Guarded) -> Non
     assert asked["resource"] == [f"{guarded.origin}/mcp"]
 
 
-def test_a_token_that_was_fetched_is_kept_out_of_texts(guarded: Guarded) -> None:
+def test_a_token_that_was_fetched_is_redacted_in_texts(guarded: Guarded) -> None:
     with client_of(guarded) as client:
         client.list_tools()
         assert client.without_tokens({"said": "got long-token-1-0123456789"}) == {"said": "got ***"}

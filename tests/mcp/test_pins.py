@@ -56,7 +56,7 @@ def test_a_changed_tool_is_warned_of_until_it_is_accepted(
     assert pin_tools(SERVER, [changed]) == PinDifferences()
 
 
-def test_a_new_tool_is_pinned_and_one_that_went_is_told() -> None:
+def test_a_new_tool_is_pinned_and_one_that_went_is_reported() -> None:
     pin_tools(SERVER, [tool("a")])
     assert pin_tools(SERVER, [tool("b")]) == PinDifferences(added=("b",), removed=("a",))
     assert pin_differences(SERVER, [tool("b", "other")]).changed == ("b",)
@@ -67,7 +67,7 @@ def test_looking_changes_nothing() -> None:
     assert not pins().exists()
 
 
-def test_servers_are_told_apart_by_command_and_by_address() -> None:
+def test_servers_are_reported_apart_by_command_and_by_address() -> None:
     pin_tools(SERVER, [tool("a")])
     for other in (StdioServer("npx", ("other",)), HttpServer("https://h/mcp")):
         assert pin_differences(other, [tool("a")]).is_new
@@ -137,7 +137,7 @@ def test_a_server_that_lists_others_each_time_fills_no_file(
     assert sorted(kept["tools"]) == ["t6", "t7", "t8"]
 
 
-def test_what_a_tool_said_when_it_was_pinned_is_never_what_it_says_now(
+def test_what_a_tool_reported_when_it_was_pinned_is_never_what_it_says_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rath.mcp.pins, "MAX_KEPT_OF_SERVER", 0)

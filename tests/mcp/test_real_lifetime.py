@@ -103,7 +103,7 @@ def test_a_program_leaves_no_server_behind_however_it_ends(how: str, tmp_path: P
     server.wait_until_ended()
 
 
-def test_a_server_that_cannot_be_reached_is_told_and_can_come_later(tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_reached_is_reported_and_can_come_later(tmp_path: Path) -> None:
     with running_everything("http", tmp_path) as server, MCPClient(server.spec) as client:
         server.kill()
         with pytest.raises(MCPConnectionError, match="no connection to MCP server"):

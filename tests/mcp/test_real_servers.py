@@ -120,7 +120,7 @@ def test_a_failed_call_is_a_result_that_says_so(
     assert said in text_of(result)
 
 
-def test_steps_are_told_in_order(everything: MCPClient) -> None:
+def test_steps_are_reported_in_order(everything: MCPClient) -> None:
     steps: list[tuple[float, float | None]] = []
     asked = {"duration": 0.05, "steps": 5}
     result = everything.call_tool(

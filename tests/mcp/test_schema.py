@@ -59,12 +59,12 @@ def test_items_that_shall_be_unique_are_compared() -> None:
     assert check.problems({"a": [1, 1]}) == ["$.a: [1, 1] has non-unique elements"]
 
 
-def test_what_was_found_before_it_became_too_much_is_told() -> None:
+def test_what_was_found_before_it_became_too_much_is_reported() -> None:
     schema = {"required": ["b"], **nested("anyOf", 60)}
     assert SchemaCheck(schema).problems({"a": "x"}) == ["$: 'b' is a required property"]
 
 
-def test_an_ordinary_schema_is_checked_whole() -> None:
+def test_an_ordinary_schema_is_checked_complete() -> None:
     schema: dict[str, Any] = {
         "$defs": {"day": {"enum": ["mon", "tue"]}},
         "properties": {"day": {"$ref": "#/$defs/day"}, "n": {"not": {"const": 3}}},
@@ -75,7 +75,7 @@ def test_an_ordinary_schema_is_checked_whole() -> None:
     assert [problem.partition(":")[0] for problem in found] == ["$", "$.day", "$.n"]
 
 
-def test_five_problems_are_told_and_each_is_short() -> None:
+def test_five_problems_are_reported_and_each_is_short() -> None:
     schema = {"properties": {f"p{n}": {"const": "x" * 2000} for n in range(9)}}
     found = SchemaCheck(schema).problems({f"p{n}": "y" for n in range(9)})
     assert len(found) == 5
@@ -138,7 +138,7 @@ VALUES = st.recursive(
 
 
 @given(SCHEMAS, SCHEMAS, VALUES)
-def test_what_the_whole_schema_accepts_is_accepted(inner: Any, other: Any, value: Any) -> None:
+def test_what_the_complete_schema_accepts_is_accepted(inner: Any, other: Any, value: Any) -> None:
     defs = {"p": {"pattern": "^a"}, "q": other if "$ref" not in json.dumps(other) else {}}
     schema: dict[str, Any] = {"$defs": defs, "properties": {"v": inner}}
     whole: Any = Draft202012Validator(schema)

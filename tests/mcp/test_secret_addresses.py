@@ -113,7 +113,7 @@ def test_a_token_reaches_no_error_of_a_host_that_is_not_there() -> None:
     [f"http://me:{TOKEN}/x@h/mcp", f"http://[{TOKEN}/mcp", f"http://h:{TOKEN}/mcp",
      f"http://h/{TOKEN}\n/mcp"],
 )  # fmt: skip
-def test_an_address_that_cannot_be_read_is_refused_without_being_shown(url: str) -> None:
+def test_an_address_that_cannot_be_read_is_refused_without_being_displayed(url: str) -> None:
     with MCPClient(url) as client, pytest.raises(ConfigError) as caught:
         client.list_tools()
     assert TOKEN not in "".join(traceback.format_exception(caught.value)) + repr(client)

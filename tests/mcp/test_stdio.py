@@ -14,7 +14,7 @@ from rath.mcp.stdio import descriptors
 from tests.support.waiting import PATIENCE
 
 
-def test_of_a_process_that_has_ended_the_open_pipes_are_told() -> None:
+def test_of_a_process_that_has_ended_the_open_pipes_are_reported() -> None:
     async def told() -> set[int]:
         process = await asyncio.create_subprocess_exec("true", stdin=PIPE, stdout=PIPE, stderr=PIPE)
         assert process.stdin is not None
@@ -27,7 +27,7 @@ def test_of_a_process_that_has_ended_the_open_pipes_are_told() -> None:
     assert len(asyncio.run(told())) < 3
 
 
-def test_the_last_words_of_a_server_are_told_however_soon_it_ends() -> None:
+def test_the_last_words_of_a_server_are_reported_however_soon_it_ends() -> None:
     server = StdioServer("sh", ("-c", "echo last words >&2"))
     for _ in range(30):
         with pytest.raises(MCPConnectionError, match="it wrote to stderr: last words"):

@@ -49,7 +49,7 @@ def test_structured_content_arrives(shared: MCPClient) -> None:
     assert shared.call_tool("add", {"a": 2, "b": 3}).structured_content == {"result": 5}
 
 
-def test_a_huge_answer_arrives_whole(shared: MCPClient) -> None:
+def test_a_huge_answer_arrives_complete(shared: MCPClient) -> None:
     shared.list_tools()  # before that nobody knows the transport
     # The SDK takes no event above 1 MiB by SSE.
     n = 500_000 if shared.transport == "sse" else 3_000_000
@@ -72,7 +72,7 @@ def test_prompts_are_reached(shared: MCPClient) -> None:
     assert message.content.text == "Greet Ada."
 
 
-def test_progress_is_told_in_order(shared: MCPClient, tmp_path: Path) -> None:
+def test_progress_is_reported_in_order(shared: MCPClient, tmp_path: Path) -> None:
     told: list[tuple[float, float | None, str | None]] = []
 
     def tell(done: float, total: float | None, message: str | None) -> None:
@@ -139,7 +139,7 @@ def test_what_the_server_logs_is_logged_at_debug(
         assert eventually(lambda: "spoken" in caplog.text)
 
 
-def test_every_part_of_an_answer_is_kept(shared: MCPClient) -> None:
+def test_every_part_of_an_answer_is_preserved(shared: MCPClient) -> None:
     found = {tool.name: tool for tool in tools_of(shared)}["pictures"](None, {})  # type: ignore[arg-type]  # the session is not sent
     picture, *others = found["content"]
     assert found["text"] == "look"
@@ -166,7 +166,7 @@ def test_an_error_of_a_tool_is_a_failure_that_the_model_reads(shared: MCPClient)
     assert "no such city: Atlantis" in failure.message
 
 
-def test_a_server_that_ends_in_a_call_is_told_and_the_next_use_connects_again() -> None:
+def test_a_server_that_ends_in_a_call_is_reported_and_the_next_use_connects_again() -> None:
     with MCPClient(own_stdio()) as client:
         with pytest.raises(MCPConnectionError, match=r"exit status 3.*out of memory"):
             client.call_tool("die", {})

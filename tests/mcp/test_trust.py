@@ -86,7 +86,7 @@ def test_trust_can_be_taken_back(project: Path) -> None:
     assert not revoke_trust("s", store)
 
 
-def test_trust_is_kept_in_the_users_own_home_and_private(project: Path) -> None:
+def test_trust_is_preserved_in_the_users_own_home_and_private(project: Path) -> None:
     trust_server("s", written(project / ".openrath"))
     file = own_config_dir() / TRUST_FILENAME
     assert project not in file.parents
@@ -100,7 +100,7 @@ def test_a_server_of_the_user_needs_no_word(project: Path, tmp_path: Path) -> No
     assert not (own_config_dir() / TRUST_FILENAME).exists()
 
 
-def test_a_home_that_is_the_projects_own_is_not_where_trust_is_kept(
+def test_a_home_that_is_the_projects_own_is_not_where_trust_is_preserved(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENRATH_HOME", str(project / ".openrath"))

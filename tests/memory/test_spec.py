@@ -52,5 +52,5 @@ def test_no_name_and_no_default_is_an_error() -> None:
         MemoryStoreSpec.from_config()
 
 
-def test_options_are_not_shown() -> None:
+def test_options_are_not_displayed() -> None:
     assert "secret" not in repr(MemoryStoreSpec(options={"api_key": "secret"}))

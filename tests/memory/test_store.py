@@ -121,7 +121,7 @@ def test_a_store_may_be_built_closed() -> None:
         store.dispatch(FIND)
 
 
-def test_a_store_is_shown_by_backend_and_handle() -> None:
+def test_a_store_is_displayed_by_backend_and_handle() -> None:
     store = memory.MemoryStore(FakeMemory(), "somewhere")
     assert repr(store) == "MemoryStore('fake', 'somewhere', closed=False)"
 

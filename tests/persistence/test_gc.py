@@ -84,7 +84,7 @@ def test_sandboxes_go_by_last_use(sandboxes: dict[str, UUID], dry_run: bool) -> 
     assert (sandboxes["old local"] in left, sandboxes["new local"] in left) == (dry_run, True)
 
 
-def test_what_is_in_use_is_kept(sandboxes: dict[str, UUID]) -> None:
+def test_what_is_in_use_is_preserved(sandboxes: dict[str, UUID]) -> None:
     path = PersistentSandboxRegistry().local_path(sandboxes["old local"])
     fork = FileLock(fork_dir(sandboxes["old fork"]) / "lock")
     with Session.from_user_message("a").to("local", spec=str(path)), fork:
@@ -135,7 +135,7 @@ def test_memories_go_by_last_use_and_transcripts_by_their_time(
     assert set(registry.list_local()) == (set(stores.values()) if dry_run else {stores["new"]})
 
 
-def test_memories_that_are_open_are_kept_whole(stores: dict[str, UUID]) -> None:
+def test_memories_that_are_open_are_preserved_complete(stores: dict[str, UUID]) -> None:
     store = opened(stores["old"])
     report = gc(older_than=timedelta(), dry_run=False)
     assert report.memory_stores == [stores["new"]]

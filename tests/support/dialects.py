@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+import pytest
 
 from rath.llm import Provider
 from rath.llm.anthropic import RathAnthropicChatClient
@@ -164,3 +166,15 @@ ANTHROPIC = Dialect(
 )
 
 DIALECTS = (OPENAI, ANTHROPIC)
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer() as running:
+        yield running
+
+
+@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    found: Dialect = request.param
+    return found

@@ -443,7 +443,7 @@ def test_durable_writes_are_counted() -> None:
     assert (store.n_writes, store.n_durable) == (3, 2)
 
 
-def test_what_was_cut_off_is_kept() -> None:
+def test_what_was_cut_off_is_preserved() -> None:
     store = FakeSessionStore()
     log = store.create(ID)
     log.append(b"1\n2\n")

@@ -8,20 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.canaries import all_logs
-from tests.support.chat_server import ChatServer
-from tests.support.dialects import DIALECTS, Dialect
+from tests.support.dialects import dialect, server
 
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer() as running:
-        yield running
-
-
-@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    found: Dialect = request.param
-    return found
+__all__ = ["dialect", "server"]
 
 
 @pytest.fixture

@@ -334,7 +334,7 @@ def test_a_run_that_ends_well_leaves_the_runs_inside_it_alone() -> None:
     assert inner.result() == -1
 
 
-def test_a_long_pending_chain_is_cancelled_whole() -> None:
+def test_a_long_pending_chain_is_cancelled_complete() -> None:
     cells = [start(forever)]
     for _ in range(2000):
         cells.append(start(follow, cells[-1]))

@@ -129,7 +129,7 @@ def test_missing_directory_is_not_created(tmp_path: Path) -> None:
 
 
 @on_posix
-def test_mode_of_a_replaced_file_is_kept(tmp_path: Path) -> None:
+def test_mode_of_a_replaced_file_is_preserved(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.touch()
     path.chmod(0o640)
@@ -277,7 +277,7 @@ def test_directories_get_the_rights_that_it_takes(directory: Path) -> None:
     assert not directory.exists()
 
 
-def test_directory_that_cannot_be_listed_is_told_and_the_rest_goes(
+def test_directory_that_cannot_be_listed_is_reported_and_the_rest_goes(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep, really = (directory / "deep").stat(), os.listdir
@@ -293,7 +293,7 @@ def test_directory_that_cannot_be_listed_is_told_and_the_rest_goes(
     assert sorted(path.name for path in directory.rglob("*")) == ["deep", "file"]
 
 
-def test_file_that_cannot_be_read_from_the_disk_is_told(
+def test_file_that_cannot_be_read_from_the_disk_is_reported(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(name: str, *, dir_fd: int) -> None:
@@ -413,7 +413,7 @@ def test_what_is_not_there_is_not_moved(tmp_path: Path) -> None:
     empty_trash(tmp_path / "nowhere")
 
 
-def test_what_cannot_be_moved_is_kept_and_told(
+def test_what_cannot_be_moved_is_preserved_and_reported(
     linked_directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def busy(*_: object) -> None:
@@ -426,7 +426,7 @@ def test_what_cannot_be_moved_is_kept_and_told(
     assert "busy" in caplog.text
 
 
-def test_what_cannot_be_removed_stays_in_the_trash_and_is_told(
+def test_what_cannot_be_removed_stays_in_the_trash_and_is_reported(
     linked_directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -504,7 +504,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *points: str) -> Non
     monkeypatch.setattr(retention, "MOUNT_TABLE", table)
 
 
-def test_directory_in_which_something_is_mounted_is_kept(
+def test_directory_in_which_something_is_mounted_is_preserved(
     linked_directory: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -632,6 +632,6 @@ def test_fetched_blob_is_as_frozen_as_any() -> None:
         getattr(blob, "dat")  # noqa: B009  # a name that checkers would refuse
 
 
-def test_only_what_has_bytes_is_kept() -> None:
+def test_only_what_has_bytes_is_preserved() -> None:
     assert Blob.from_bytes(b"x").is_kept
     assert not Blob.from_bytes(b"x", keep=0).is_kept

@@ -373,7 +373,7 @@ def test_gates_that_were_idle_for_a_minute_are_dropped() -> None:
     run_virtually(main())
 
 
-def test_a_gate_is_kept_while_a_call_is_open_waits_or_counts_for_the_minute() -> None:
+def test_a_gate_is_preserved_while_a_call_is_open_waits_or_counts_for_the_minute() -> None:
     limiter = Limiter()
 
     async def main() -> None:

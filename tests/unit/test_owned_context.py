@@ -198,7 +198,7 @@ runtime().run(use, label="use")
 """
 
 
-def test_at_exit_it_is_closed_and_nobody_is_told() -> None:
+def test_at_exit_it_is_closed_and_nobody_is_reported() -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (run.stdout, run.stderr, run.returncode) == ("closed\n", "", 0)
 

@@ -64,7 +64,7 @@ def test_what_a_directory_tells_of_its_use_counts_where_it_is_later(tmp_path: Pa
     assert kept.prunable(older_than=WEEK) == kept.prune(older_than=WEEK) == [UUID(int=2)]
 
 
-def test_what_a_directory_tells_stands_for_a_time_that_nobody_kept(tmp_path: Path) -> None:
+def test_what_a_directory_tells_stands_for_a_time_that_nobody_preserved(tmp_path: Path) -> None:
     kept = PersistentDirectories(tmp_path, THING, recorded_use=lambda _: days_ago(30))
     (tmp_path / str(ID)).mkdir()
     assert kept.prune(older_than=WEEK) == [ID]
@@ -136,7 +136,7 @@ def test_what_is_being_removed_is_not_held(file: Path) -> None:
         assert begin(file, timeout=0.0) is None
 
 
-def test_file_of_uses_stands_beside_what_is_kept() -> None:
+def test_file_of_uses_stands_next_to_what_is_preserved() -> None:
     known = UUID(int=7)
     assert use_file(Path("/kept", str(known))) == Path("/kept", f"{known}.use")
     assert use_file(Path("/kept", f"{known}.json")) == Path("/kept", f"{known}.use")

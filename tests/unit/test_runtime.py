@@ -147,7 +147,7 @@ def test_close_soon_returns_at_once_and_closes() -> None:
     assert ward.closes == 1
 
 
-def test_a_closing_that_fails_is_told_because_nobody_waits_for_it(
+def test_a_closing_that_fails_is_reported_because_nobody_waits_for_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Jammed(Ward):
@@ -211,7 +211,7 @@ def test_the_end_does_not_name_what_was_asked_to_end_before(
     assert capsys.readouterr().err == ""
 
 
-def test_nothing_is_said_when_nothing_was_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_reported_when_nothing_was_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
     ours = Runtime()
     ours.run(nothing, label="work")
     ours.shutdown()

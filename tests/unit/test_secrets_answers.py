@@ -85,7 +85,7 @@ def test_no_answer_brings_a_key_into_a_session(
     assert seen(key, server.requests[1].body.decode()) == []
 
 
-def test_an_answer_that_comes_whole_where_a_stream_was_asked_for_brings_no_key(
+def test_an_answer_that_comes_complete_where_a_stream_was_asked_for_brings_no_key(
     server: ChatServer, dialect: Dialect
 ) -> None:
     server.queue(answer(dialect, KEY))

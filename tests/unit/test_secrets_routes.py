@@ -141,7 +141,7 @@ def test_a_redirect_is_not_followed_with_a_secret(
     assert seen(KEY, *shown_of(caught.value), logged.getvalue()) == []
 
 
-def test_the_password_of_a_proxy_is_not_shown(
+def test_the_password_of_a_proxy_is_not_displayed(
     server: ChatServer,
     dialect: Dialect,
     monkeypatch: pytest.MonkeyPatch,

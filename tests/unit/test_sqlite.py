@@ -15,7 +15,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "index.sqlite3"
 
 
-def test_what_an_old_file_left_beside_it_goes_before_a_new_one_is_made(path: Path) -> None:
+def test_what_an_old_file_left_next_to_it_goes_before_a_new_one_is_made(path: Path) -> None:
     files = files_of(path)
     for file in files[1:]:
         file.touch()
@@ -62,7 +62,7 @@ def test_one_that_was_made_anew_meanwhile_stays(path: Path) -> None:
     assert path.exists()
 
 
-def test_what_cannot_be_removed_is_told(path: Path) -> None:
+def test_what_cannot_be_removed_is_reported(path: Path) -> None:
     path.mkdir()
     assert not take_away(path, None, seconds=1)
 

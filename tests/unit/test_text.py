@@ -216,7 +216,7 @@ def test_a_module_of_the_package_is_one_of_its_attributes(package: ModuleType) -
     assert package.other is sys.modules["a_late_package.other"]
 
 
-def test_a_package_that_a_module_misses_is_told(package: ModuleType) -> None:
+def test_a_package_that_a_module_misses_is_reported(package: ModuleType) -> None:
     with pytest.raises(ModuleNotFoundError, match="a_package_that_is_not_there"):
         package.broken  # noqa: B018  reading it is the test
 

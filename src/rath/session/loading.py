@@ -450,8 +450,10 @@ def settle(session: UUID, store: SessionStore) -> None:
     writer = running_writer(session) or writer_of(session)
     if writer is None:
         # A derivation may still wait for its log.
-        open_logs_of(store).lane.wait()
-        writer = writer_of(session)
+        waiting = open_logs_of(store).waiting.get(session)
+        if waiting is not None:
+            wait_interruptibly(waiting)
+            writer = writer_of(session)
     if writer is not None:
         with contextlib.suppress(PersistenceError):
             _result(writer.settled())
@@ -486,8 +488,11 @@ def _store_in_background(
     if complete.cell.error() is not None:
         return
     ancestors = AncestorWriter(store, running=above)
-    done = open_logs_of(store).lane.put(partial(ancestors.keep, complete))
-    done.add_done_callback(partial(_tell_failure, complete.who.session))
+    open_logs, session = open_logs_of(store), complete.who.session
+    done = open_logs.lane.put(partial(ancestors.keep, complete))
+    open_logs.waiting[session] = done
+    done.add_done_callback(partial(_tell_failure, session))
+    done.add_done_callback(lambda _: open_logs.waiting.pop(session, None))
 
 
 def _tell_failure(session: UUID, done: Future[LogWriter]) -> None:

@@ -63,7 +63,7 @@ def test_a_child_that_holds_the_output_open_does_not_hold_the_result(target: Tar
     assert result.stdout == b"done\n"
 
 
-def test_a_command_that_kills_its_parent_is_told_and_disturbs_nobody(target: Target) -> None:
+def test_a_command_that_kills_its_parent_is_reported_and_disturbs_nobody(target: Target) -> None:
     target.shell("kill -9 $PPID; sleep 0.2; echo alive")
     again = target.shell("echo still here")
     assert isinstance(again, CommandResult)
@@ -140,7 +140,9 @@ def test_it_starts_in_no_directory_outside(target: Target, cwd: str) -> None:
      BackendToolCommandRun("true", env={"A": "\0"})],
     ids=["empty", "missing", "zero", "too-long", "odd-name", "zero-in-a-variable"],
 )  # fmt: skip
-def test_a_command_that_cannot_start_is_told(target: Target, call: BackendToolCommandRun) -> None:
+def test_a_command_that_cannot_start_is_reported(
+    target: Target, call: BackendToolCommandRun
+) -> None:
     result = target.run(call)
     failed = isinstance(result, ToolExecutionFailure) or (
         isinstance(result, CommandResult) and result.exit_code != 0

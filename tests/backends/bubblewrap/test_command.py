@@ -216,7 +216,9 @@ def test_the_python_of_the_system_needs_nothing_more(monkeypatch: pytest.MonkeyP
     assert interpreter(Path("/usr"), monkeypatch) == []
 
 
-def test_a_python_elsewhere_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_elsewhere_is_displayed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert interpreter(tmp_path, monkeypatch) == ["--ro-bind", str(tmp_path), str(tmp_path)]
 
 

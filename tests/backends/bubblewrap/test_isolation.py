@@ -228,7 +228,7 @@ def test_variables_are_those_of_the_spec_and_few_of_this_process(
     assert not [name for name in seen if name in ("OPENAI_API_KEY", "TMPDIR") or "hidden" in name]
 
 
-def test_a_home_that_the_call_gives_is_kept(sandbox: BackendSandbox) -> None:
+def test_a_home_that_the_call_gives_is_preserved(sandbox: BackendSandbox) -> None:
     assert run(sandbox, "echo $HOME", env={"HOME": "/tmp"}).stdout == b"/tmp\n"
 
 

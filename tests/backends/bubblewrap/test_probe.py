@@ -50,7 +50,7 @@ def test_a_missing_program_is_named_with_its_package(programs: Path) -> None:
         ("bwrap: something nobody knows", "by hand"),
     ],
 )
-def test_what_the_program_says_is_told_with_what_helps(
+def test_what_the_program_says_is_reported_with_what_helps(
     programs: Path, said: str, hint: str
 ) -> None:
     write_bwrap(programs, f'echo "{said}" >&2; exit 1')
@@ -60,13 +60,13 @@ def test_what_the_program_says_is_told_with_what_helps(
 
 
 @linux_only
-def test_a_program_that_says_nothing_is_told_by_its_status(programs: Path) -> None:
+def test_a_program_that_says_nothing_is_reported_by_its_status(programs: Path) -> None:
     write_bwrap(programs, "exit 7")
     assert "status 7, no message" in str(BubblewrapBackend.unavailable_reason())
 
 
 @linux_only
-def test_a_program_that_cannot_be_run_is_told(programs: Path) -> None:
+def test_a_program_that_cannot_be_run_is_reported(programs: Path) -> None:
     (programs / "bwrap").write_bytes(b"\0no program")
     (programs / "bwrap").chmod(0o755)
     assert BubblewrapBackend.unavailable_reason() is not None

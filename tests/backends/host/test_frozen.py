@@ -276,7 +276,7 @@ def test_closing_keeps_what_cannot_be_copied() -> None:
     remove_tree(Path(sandbox.handle))
 
 
-def test_files_that_cannot_be_told_apart_are_named(
+def test_files_that_cannot_be_reported_apart_are_named(
     sandbox: BackendSandbox, workspace: Path
 ) -> None:
     workspace.joinpath(*["d"] * (MAX_DEPTH + 2)).mkdir(parents=True)

@@ -137,7 +137,7 @@ def test_code_runs_in_the_layer(parent: BackendSandbox) -> None:
     assert text_of(parent, "a") == "one"
 
 
-def test_links_and_modes_are_kept(parent: BackendSandbox) -> None:
+def test_links_and_modes_are_preserved(parent: BackendSandbox) -> None:
     sh(parent, "mkdir d; echo x > d/f; ln -s d/f link; ln -s nowhere gone; chmod 750 d/f")
     fork = forked(parent)
     put(fork, "other", "")
@@ -429,7 +429,7 @@ def test_a_link_is_not_followed(source: Path, target: Path, tmp_path: Path) -> N
     assert (target / "link").is_symlink()
 
 
-def test_a_large_file_is_copied_whole(source: Path, target: Path) -> None:
+def test_a_large_file_is_copied_complete(source: Path, target: Path) -> None:
     data = os.urandom((2 << 20) + 17)
     (source / "large").write_bytes(data)
     copy_tree(str(source), str(target))
@@ -483,7 +483,7 @@ def test_what_cannot_be_read_is_named(source: Path, target: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_owners_are_kept(source: Path, target: Path) -> None:
+def test_owners_are_preserved(source: Path, target: Path) -> None:
     (source / "file").write_bytes(b"x")
     (source / "link").symlink_to("file")
     for name in ("file", "link"):

@@ -178,7 +178,7 @@ def test_a_huge_sparse_file_is_known_by_its_stat_only(tmp_path: Path) -> None:
     assert snapshot.manifest() is None
 
 
-def test_a_large_file_has_a_digest_but_its_content_is_not_kept(tmp_path: Path) -> None:
+def test_a_large_file_has_a_digest_but_its_content_is_not_preserved(tmp_path: Path) -> None:
     content = b"x" * (MAX_BLOB_BYTES + 1)
     (tmp_path / "large").write_bytes(content)
     (tmp_path / "fits").write_bytes(content[1:])
@@ -201,7 +201,7 @@ def test_what_one_scan_has_no_room_for_the_next_one_reads(
     assert (first.count(None), second.count(None)) == (1, 0)
 
 
-def test_too_deep_directories_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_deep_directories_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "MAX_DEPTH", 2)
     make(tmp_path, "1/2/3/a", b"")
     make(tmp_path, "1/2/b", b"")
@@ -216,7 +216,7 @@ def test_a_root_that_is_gone_is_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
     make(tmp_path, "closed/a", b"x")
     make(tmp_path, "b", b"x")
     (tmp_path / "b").chmod(0)
@@ -254,7 +254,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
     assert (seen.is_settled, known) == (False, {})
 
 
-def test_a_directory_that_cannot_be_opened_is_told_and_a_file_is_unread(
+def test_a_directory_that_cannot_be_opened_is_reported_and_a_file_is_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, "closed/a", b"x")
@@ -320,7 +320,7 @@ def test_what_is_wanted_survives_any_compaction(kept: list[bytes], wanted: set[i
     store.close()
 
 
-def test_a_content_is_kept_once() -> None:
+def test_a_content_is_preserved_once() -> None:
     store = ContentStore()
     assert store.put("one", b"abc")
     assert store.put("one", b"abc")
@@ -362,7 +362,7 @@ def test_its_file_has_no_name() -> None:
     store.close()
 
 
-def test_nothing_is_kept_after_closing() -> None:
+def test_nothing_is_preserved_after_closing() -> None:
     store = ContentStore()
     store.put("one", b"abc")
     store.close()

@@ -52,7 +52,7 @@ def delete(sandbox: BackendSandbox) -> bool:
     return PersistentSandboxRegistry().delete_local(Path(sandbox.handle).name)
 
 
-def test_a_kept_workspace_is_in_use_while_a_fork_needs_its_files(kept: BackendSandbox) -> None:
+def test_a_preserved_workspace_is_in_use_while_a_fork_needs_its_files(kept: BackendSandbox) -> None:
     fork = forked(kept)
     kept.backend.close(kept)
     with pytest.raises(BackendError, match="in use"):

@@ -251,7 +251,7 @@ def test_who_stops_the_supervisor_too_is_ended_all_the_same(
     pipe.wait_all_gone()
 
 
-def test_what_cannot_be_ended_is_not_said_to_be() -> None:
+def test_what_cannot_be_ended_is_not_reported_as_ended() -> None:
     end = CommandEnd(CommandResult(-9, b"", b"", 1.0), True, has_exited=False)
     message = deadline_failure(end, 2.0).message
     assert ("was ended" in message, "may still run" in message) == (False, True)

@@ -167,14 +167,14 @@ def test_a_detached_sandbox_goes_on(service: Service) -> None:
     service.backend.close(again)
 
 
-def test_a_wrong_key_is_told_and_not_shown(opensandbox_server: OpenSandboxServer) -> None:
+def test_a_wrong_key_is_reported_and_not_displayed(opensandbox_server: OpenSandboxServer) -> None:
     backend = OpenSandboxBackend(domain=opensandbox_server.domain, api_key="a-wrong-long-api-key")
     with pytest.raises(BackendError, match=r"INVALID_API_KEY|API key") as caught:
         backend.open()
     assert "a-wrong-long-api-key" not in str(caught.value)
 
 
-def test_an_image_that_cannot_be_fetched_is_told(backend: OpenSandboxBackend) -> None:
+def test_an_image_that_cannot_be_fetched_is_reported(backend: OpenSandboxBackend) -> None:
     with pytest.raises(BackendError, match="Failed to pull image"):
         backend.open(BackendSandboxSpec(image="localhost/none:1"))
 
@@ -194,7 +194,7 @@ def test_a_request_that_was_lost_is_not_sent_again(service: Service) -> None:
     assert service.server.calls[CREATE] == 1
 
 
-def test_where_nobody_knows_whether_it_was_opened_that_is_said(service: Service) -> None:
+def test_where_nobody_knows_whether_it_was_opened_that_is_reported(service: Service) -> None:
     service.server.inject(*CREATE, Drop("after"))
     away = Answer(500, {"code": "AWAY", "message": "away"})
     service.server.inject("GET", "/v1/sandboxes", away, times=None)

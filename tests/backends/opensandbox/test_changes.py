@@ -58,7 +58,7 @@ def test_a_link_has_its_target() -> None:
 
 
 @pytest.mark.parametrize("data", [b"f 644 1 2 3 1.0 1.0 a\0", b"f 644\0\0"])
-def test_what_is_no_list_is_told(data: bytes) -> None:
+def test_what_is_no_list_is_reported(data: bytes) -> None:
     with pytest.raises(Broken, match="the list of files"):
         list(parse_list(data))
 
@@ -79,7 +79,7 @@ def test_paths_of_one_command_line_fit_into_it(paths: list[str]) -> None:
     )
 
 
-def test_contents_are_kept_as_far_as_there_is_room() -> None:
+def test_contents_are_preserved_as_far_as_there_is_room() -> None:
     contents = RemoteContents()
     blobs = [Blob.from_bytes(bytes([number]) * (1 << 20)) for number in range(33)]
     for blob in blobs:
@@ -103,7 +103,7 @@ def _content(blob: Blob | None) -> bytes | None:
     return None if blob is None else blob.data
 
 
-def test_a_written_file_is_told_exactly(sandbox: BackendSandbox) -> None:
+def test_a_written_file_is_reported_exactly(sandbox: BackendSandbox) -> None:
     with observe_effects() as effects:
         sandbox.dispatch(BackendToolFilesWrite("d/a.txt", "one"))
         sandbox.dispatch(BackendToolFilesWrite("/workspace/d/a.txt", "two", 0o600))
@@ -268,7 +268,7 @@ def test_a_cancelled_command_says_that_nothing_was_looked_for(remote: Remote) ->
     assert "was cancelled" in effects.gaps[0]
 
 
-def test_a_file_tool_beside_a_command_is_told_once(sandbox: BackendSandbox) -> None:
+def test_a_file_tool_next_to_a_command_is_reported_once(sandbox: BackendSandbox) -> None:
     def run() -> EffectLog:
         return _observed(sandbox, "touch begun; until [ -e go ]; do sleep 0.01; done; touch done")
 
@@ -318,7 +318,9 @@ def test_what_cannot_be_fetched_is_known_by_its_digest(remote: Remote) -> None:
     assert "only their digests" in effects.gaps[0]
 
 
-def test_of_a_write_through_links_the_file_that_changed_is_told(sandbox: BackendSandbox) -> None:
+def test_of_a_write_through_links_the_file_that_changed_is_reported(
+    sandbox: BackendSandbox,
+) -> None:
     _observed(sandbox, "mkdir d; ln -s d dl; printf one > d/old; chmod 600 d/old; ln -s d/old l")
     with observe_effects() as effects:
         sandbox.dispatch(BackendToolFilesEdit("l", "one", "two"))

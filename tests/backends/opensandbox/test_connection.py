@@ -120,7 +120,7 @@ def test_a_server_that_the_project_names_never_gets_the_key_of_the_environment(
     assert (found.domain, found.api_key) == ("evil.example", "")
 
 
-def test_a_server_that_the_project_names_gets_the_key_that_stands_beside_it(
+def test_a_server_that_the_project_names_gets_the_key_that_stands_next_to_it(
     project_config: Path,
 ) -> None:
     _write(project_config, domain="sandboxes.example", api_key="a-key-of-the-project")
@@ -258,7 +258,7 @@ def test_a_server_that_a_project_names_gets_no_key_of_the_environment(
         (Broken("odd"), "sandbox_sdk_error", "odd"),
     ],
 )
-def test_a_fault_is_said_in_words(fault: RemoteError, kind: str, words: str) -> None:
+def test_a_fault_is_reported_in_words(fault: RemoteError, kind: str, words: str) -> None:
     failure = failure_of(fault, "the command")
     assert failure.kind == kind
     assert words in failure.message
@@ -287,7 +287,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_soon")
-def test_a_server_that_is_not_there_is_said_at_opening(service: Service) -> None:
+def test_a_server_that_is_not_there_is_reported_at_opening(service: Service) -> None:
     service.server.close()
     with pytest.raises(BackendError, match="no sandbox could be opened on") as caught:
         service.backend.open()
@@ -295,7 +295,7 @@ def test_a_server_that_is_not_there_is_said_at_opening(service: Service) -> None
 
 
 @pytest.mark.usefixtures("_soon")
-def test_a_server_that_went_away_is_said_by_each_operation(service: Service) -> None:
+def test_a_server_that_went_away_is_reported_by_each_operation(service: Service) -> None:
     sandbox = service.backend.open()
     service.server.close()
     for call in (BackendToolCommandRun("true"), BackendToolFilesRead("a")):

@@ -41,7 +41,7 @@ from tests.support.opensandbox_server import Answer, Drop
         ("/workspace/../etc", "/workspace/../etc"),
     ],
 )
-def test_a_path_is_kept_or_starts_at_the_workspace(path: str, expected: str) -> None:
+def test_a_path_is_preserved_or_starts_at_the_workspace(path: str, expected: str) -> None:
     assert absolute(path) == expected
 
 

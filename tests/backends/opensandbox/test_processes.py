@@ -56,7 +56,7 @@ def _trouble(value: str, *traceback: str) -> RunError:
         pytest.param(RunEnd(False, _trouble("no such shell")), None, id="no number"),
     ],
 )  # fmt: skip
-def test_an_exit_code_is_what_was_said_and_never_guessed(
+def test_an_exit_code_is_what_was_reported_and_never_guessed(
     answer: RunEnd, expected: int | None
 ) -> None:
     assert answer.exit_code == expected
@@ -73,7 +73,7 @@ def test_an_exit_code_is_what_was_said_and_never_guessed(
         (RunError("E", "x", ("Traceback",)), "Traceback\nE: x"),
     ],
 )
-def test_trouble_is_told_as_a_person_reads_it(trouble: RunError, expected: str) -> None:
+def test_trouble_is_reported_as_a_person_reads_it(trouble: RunError, expected: str) -> None:
     assert trouble.text() == expected
 
 
@@ -87,7 +87,7 @@ def test_lines_are_put_together_again(lines: list[str]) -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
-def test_pieces_are_kept_as_they_are(pieces: list[str]) -> None:
+def test_pieces_are_preserved_as_they_are(pieces: list[str]) -> None:
     taken = TruncatedText("pieces")
     for piece in pieces:
         taken.add(piece)
@@ -151,14 +151,14 @@ def test_a_broken_command_tells_the_error_of_the_shell(sandbox: BackendSandbox) 
     assert b"unexpected EOF" in ended.stderr
 
 
-def test_it_starts_in_the_workspace_or_where_it_is_told(sandbox: BackendSandbox) -> None:
+def test_it_starts_in_the_workspace_or_the_given_directory(sandbox: BackendSandbox) -> None:
     sandbox.dispatch(_run("mkdir -p deep"))
     assert end_of(sandbox, _run("pwd")).stdout == b"/workspace\n"
     for cwd, expected in (("deep", b"/workspace/deep\n"), ("/tmp", b"/tmp\n")):
         assert end_of(sandbox, BackendToolCommandRun("pwd", cwd=cwd)).stdout == expected
 
 
-def test_a_missing_directory_is_said(sandbox: BackendSandbox) -> None:
+def test_a_missing_directory_is_reported(sandbox: BackendSandbox) -> None:
     failure = failed(sandbox, BackendToolCommandRun("pwd", cwd="nowhere"))
     assert failure.kind == "os_error"
     assert "does not exist" in failure.message
@@ -188,7 +188,9 @@ def test_what_cannot_be_run_is_refused_before_it_is_sent(
     assert remote.server.matching(*COMMAND) == []
 
 
-def test_of_long_output_both_ends_are_told_and_all_of_it_is_kept(sandbox: BackendSandbox) -> None:
+def test_of_long_output_both_ends_are_reported_and_all_of_it_is_preserved(
+    sandbox: BackendSandbox,
+) -> None:
     n_bytes = MAX_OUTPUT_BYTES + 1000
     ended = end_of(sandbox, _run(f"head -c {n_bytes} /dev/zero"))
     assert b"1000 bytes left out" in ended.stdout
@@ -210,7 +212,7 @@ def test_output_that_is_too_long_stays_in_the_sandbox(sandbox: BackendSandbox) -
     [Answer(500, {"code": "RUNTIME_ERROR", "message": "away"}), CutStream(0)],
     ids=["refused", "no answer"],
 )
-def test_output_that_cannot_be_digested_there_is_not_said_to_be_known(
+def test_output_that_cannot_be_digested_there_is_unknown(
     remote: Remote, fault: Answer | CutStream
 ) -> None:
     native = remote.sandbox.ensure_open().native
@@ -241,7 +243,7 @@ def test_what_emptied_its_environment_is_ended_at_the_deadline(sandbox: BackendS
     assert _seen_of_a_ghost(sandbox) == b"begun\ngo\n"
 
 
-def test_a_deadline_that_the_server_does_not_keep_is_kept_here(
+def test_a_deadline_that_the_server_does_not_keep_is_preserved_here(
     remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rath.backend.opensandbox.processes.GRACE_SECONDS", 0.0)
@@ -289,7 +291,7 @@ def test_a_command_that_prints_nothing_is_not_run_again(remote: Remote) -> None:
     assert _sent(remote.server, "out.txt") == 1
 
 
-def test_what_the_server_refuses_is_said(remote: Remote) -> None:
+def test_what_the_server_refuses_is_reported(remote: Remote) -> None:
     refused = Answer(500, {"code": "RUNTIME_ERROR", "message": "no more processes"})
     remote.server.inject(*COMMAND, refused)
     failure = failed(remote.sandbox, _run("true"))
@@ -364,7 +366,7 @@ def test_an_interpreter_keeps_its_state(
     assert _ran(sandbox, second, language).stdout.strip() == b"42"
 
 
-def test_an_error_is_told_without_colours(sandbox: BackendSandbox) -> None:
+def test_an_error_is_reported_without_colours(sandbox: BackendSandbox) -> None:
     error = str(_ran(sandbox, "print('before')\n1/0").error)
     assert "ZeroDivisionError: division by zero" in error
     assert "\x1b" not in error

@@ -59,7 +59,7 @@ def test_a_recorded_command_tells_its_output_and_that_it_ended() -> None:
     assert _text(execution.logs.stderr) == b"err\n"
 
 
-def test_a_recorded_empty_line_is_kept() -> None:
+def test_a_recorded_empty_line_is_preserved() -> None:
     execution = _recorded("printf 'a\\nb\\n\\nc'")
     assert _text(execution.logs.stdout) == b"a\nb\n\nc\n"
 

@@ -54,7 +54,7 @@ def test_a_copy_begins_without_many_files_of_long_names(remote: Remote) -> None:
         assert printed(copy, "find . -type f") == ""
 
 
-def test_frozen_files_are_told_as_they_were_in_the_sandbox(sandbox: BackendSandbox) -> None:
+def test_frozen_files_are_reported_as_they_were_in_the_sandbox(sandbox: BackendSandbox) -> None:
     printed(sandbox, "mkdir d; printf x > d/a; chmod 755 d/a; ln -s d/a link; : > empty")
     frozen = sandbox.freeze()
     here = wait_for(frozen.amanifest)
@@ -260,7 +260,7 @@ NONE = Answer(501, {"code": "SNAPSHOT::UNSUPPORTED", "message": "this runtime ha
         pytest.param(Answer(500, {"code": "DOCKER::ERROR", "message": "disk full"}), id="500"),
     ],
 )
-def test_where_there_is_no_snapshot_nothing_is_done_and_that_is_said(
+def test_where_there_is_no_snapshot_nothing_is_done_and_that_is_reported(
     remote: Remote, answer: Answer
 ) -> None:
     put(remote.sandbox, "a.txt", "before")
@@ -394,7 +394,9 @@ def test_a_mounted_workspace_is_refused_at_the_call(
     backend.close(opened)
 
 
-def test_a_mount_that_nobody_told_of_is_found(backend: OpenSandboxBackend, tmp_path: Path) -> None:
+def test_a_mount_that_nobody_reported_of_is_found(
+    backend: OpenSandboxBackend, tmp_path: Path
+) -> None:
     opened = backend.open(BackendSandboxSpec(working_dir=str(tmp_path)))
     attached = backend.attach(opened.handle)
     frozen = attached.freeze()

@@ -28,7 +28,7 @@ def left() -> UUID:
     return fork_id
 
 
-def test_fork_of_a_living_owner_is_kept(left: UUID) -> None:
+def test_fork_of_a_living_owner_is_preserved(left: UUID) -> None:
     with FileLock(fork_dir(left) / "lock"):
         assert prunable_forks() == []
         assert prune_forks() == []
@@ -44,7 +44,7 @@ def test_fork_whose_owner_has_gone_is_removed(left: UUID) -> None:
     assert retention.in_trash(forks_root()) == []
 
 
-def test_young_fork_is_kept_where_an_age_is_asked_for(left: UUID) -> None:
+def test_young_fork_is_preserved_where_an_age_is_asked_for(left: UUID) -> None:
     assert prune_forks(older_than=HOUR) == []
     then = time.time() - HOUR.total_seconds()
     os.utime(fork_dir(left) / "lock", (then, then))
@@ -70,14 +70,14 @@ def test_fork_that_is_being_made_is_given_up_after_an_hour(left: UUID) -> None:
     assert not making.exists()
 
 
-def test_fork_that_cannot_be_looked_at_is_kept() -> None:
+def test_fork_that_cannot_be_looked_at_is_preserved() -> None:
     path = fork_dir(uuid4())
     (path / "lock").mkdir(parents=True)
     assert prune_forks() == []
     assert path.is_dir()
 
 
-def test_fork_in_which_something_is_mounted_is_kept(
+def test_fork_in_which_something_is_mounted_is_preserved(
     left: UUID, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "mountinfo"

@@ -70,7 +70,7 @@ def test_ensure_makes_a_workspace_once_and_keeps_its_files(
     assert (registry.ensure_local(str(sandbox_id)) / "note").read_text() == "kept"
 
 
-def test_workspace_that_cannot_be_made_is_told(registry: PersistentSandboxRegistry) -> None:
+def test_workspace_that_cannot_be_made_is_reported(registry: PersistentSandboxRegistry) -> None:
     sandbox_id = uuid4()
     registry.ensure_dirs()
     registry.local_path(sandbox_id).touch()

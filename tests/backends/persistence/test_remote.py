@@ -174,7 +174,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_index_is_told_and_kept(
+def test_damaged_index_is_reported_and_preserved(
     registry: PersistentSandboxRegistry, caplog: pytest.LogCaptureFixture, damage: bytes
 ) -> None:
     good, bad = registry.record_remote("far", "c-1"), registry.record_remote("far", "c-2")

@@ -87,7 +87,7 @@ def test_a_file_of_version_1_is_read() -> None:
         pytest.param({"limits": 1}, id="limits"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_told(raw: dict[str, Any]) -> None:
+def test_a_value_of_the_wrong_type_is_reported(raw: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="malformed sandbox spec"):
         spec_from_jsonable(raw)
 

@@ -120,7 +120,7 @@ def test_what_was_given_out_is_known_whatever_it_came_from(tmp_path: Path) -> No
     assert told(calls, "more", session_id=session)["text"] == "again"
 
 
-def test_a_session_that_cannot_be_loaded_is_told_to_the_log_alone(
+def test_a_session_that_cannot_be_loaded_is_reported_to_the_log_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = calls_of(Served("hello"), tmp_path)
@@ -285,7 +285,7 @@ def test_it_is_served_until_it_is_cancelled(tmp_path: Path) -> None:
     ("host", "address"),
     [("127.0.0.1", "http://127.0.0.1:{}/x"), ("::1", "http://[::1]:{}/x")],
 )
-def test_an_address_is_told_as_clients_write_it(host: str, address: str) -> None:
+def test_an_address_is_reported_as_clients_write_it(host: str, address: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as listening:
         port = listening.getsockname()[1]

@@ -87,7 +87,7 @@ def test_a_call_goes_on_with_the_session_of_another(served: Served) -> None:
     assert (second["text"], third["text"]) == ("2: more", "3: still")
 
 
-def test_a_client_is_told_of_each_step(served: Served) -> None:
+def test_a_client_is_reported_of_each_step(served: Served) -> None:
     told_of: list[tuple[float, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -148,7 +148,7 @@ def _ended(store: FileStore, session: str) -> Session:
     return Session.load(session, store=store)
 
 
-def test_a_run_that_waits_goes_on_once_that_is_said(served: Served) -> None:
+def test_a_run_that_waits_goes_on_once_that_is_reported(served: Served) -> None:
     waiting = told(served.url, "act")
     assert (waiting["outcome"], waiting["is_error"]) == ("needs_approval", False)
     assert "waits for somebody to allow the calls" in waiting["waits_for"]

@@ -71,7 +71,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
         http(port=taken.getsockname()[1])
 
 
-def test_a_token_is_not_shown() -> None:
+def test_a_token_is_not_displayed() -> None:
     assert "canary" not in repr(ServeOptions(token="canary"))
 
 
@@ -94,7 +94,7 @@ OUTCOMES: dict[str, tuple[Outcome, str, str]] = {
 
 
 @pytest.mark.parametrize(("outcome", "state", "note"), OUTCOMES.values(), ids=OUTCOMES.keys())
-def test_a_run_that_was_stopped_says_so_beside_its_text(
+def test_a_run_that_was_stopped_says_so_next_to_its_text(
     outcome: Outcome, state: str, note: str
 ) -> None:
     answer = run_answer(ended(outcome))

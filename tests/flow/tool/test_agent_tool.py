@@ -113,7 +113,7 @@ def test_a_budget_counts_over_caller_and_child() -> None:
     assert "budget_total_tokens=2" in told["message"]
 
 
-def test_a_child_that_was_not_done_tells_what_it_said() -> None:
+def test_a_child_that_was_not_done_tells_what_it_reported() -> None:
     noop = FunctionTool("f", lambda *_: "x")
     script = [tool_call("f", content="half an answer")]
     helper = agent(*script, tools=[noop], max_tool_rounds=1).as_tool("helper")
@@ -169,7 +169,7 @@ def test_agents_call_agents_three_deep() -> None:
     assert out.replay().text() == "done"
 
 
-def test_fifty_children_run_beside_each_other() -> None:
+def test_fifty_children_run_next_to_each_other() -> None:
     gate = threading.Barrier(50)
 
     def answer(_: RathLLMChatRequest) -> str:
@@ -221,7 +221,7 @@ def test_a_call_that_takes_too_long_ends_its_child() -> None:
     assert told["error_kind"] == "abandoned"
 
 
-def test_pictures_of_the_user_are_shown_where_that_is_asked_for() -> None:
+def test_pictures_of_the_user_are_displayed_where_that_is_asked_for() -> None:
     client = ScriptedClient(["a dot"])
     helper = Agent("sub", client.provider, system_tools=False).as_tool("helper", images="last")
     user = Session.from_user_message("what is it?", images=[PNG])
@@ -231,7 +231,7 @@ def test_pictures_of_the_user_are_shown_where_that_is_asked_for() -> None:
     assert [image.blob.data for image in shown] == [PNG]
 
 
-def test_pictures_are_not_shown_by_default() -> None:
+def test_pictures_are_not_displayed_by_default() -> None:
     client = ScriptedClient(["a dot"])
     helper = Agent("sub", client.provider, system_tools=False).as_tool("helper")
     user = Session.from_user_message("what is it?", images=[PNG])
@@ -258,7 +258,7 @@ def test_a_class_of_ones_own_gives_name_and_description() -> None:
     assert tool.origin.endswith("test_agent_tool:WebResearcher")
 
 
-def test_what_is_said_comes_before_what_the_class_says() -> None:
+def test_what_is_reported_comes_before_what_the_class_says() -> None:
     tool = agent("x", description="Helps.").as_tool("helper")
     assert (tool.name, tool.description) == ("helper", "Helps.")
     assert agent("x", description="Helps.").as_tool("helper", "Finds.").description == "Finds."

@@ -223,7 +223,7 @@ def test_a_choice_between_no_tools_is_left_out() -> None:
     assert "tool_choice" not in body_of(request(tool_choice="required"))
 
 
-def test_a_call_without_its_thinking_is_forced_as_said() -> None:
+def test_a_call_without_its_thinking_is_forced_as_reported() -> None:
     asked = request(
         USER,
         ASKING,

@@ -101,7 +101,7 @@ def test_texts_are_joined_by_line_feeds(texts: list[str], content: str | None) -
         ({}, "stop"),
     ],
 )
-def test_stop_reasons_are_translated_and_kept(raw: object, reason: str) -> None:
+def test_stop_reasons_are_translated_and_preserved(raw: object, reason: str) -> None:
     response, served = decode_message(replies.envelope(stop_reason=raw), ASKED)
     assert response.primary_choice.finish_reason == reason
     assert served.finish_reason == (raw if isinstance(raw, str) else None)
@@ -167,17 +167,19 @@ def test_a_call_without_input_or_id_is_one() -> None:
     [replies.thinking("t"), replies.redacted(), replies.search("q"), {"type": "from_the_future"}],
     ids=lambda block: block["type"],
 )
-def test_content_that_is_more_than_text_and_calls_is_kept_whole(block: dict[str, Any]) -> None:
+def test_content_that_is_more_than_text_and_calls_is_preserved_complete(
+    block: dict[str, Any],
+) -> None:
     _, served = decode_message(replies.envelope(block, replies.text("a"), USED), ASKED)
     assert served.blocks == (block, replies.text("a"), USED)
 
 
-def test_content_of_text_and_calls_is_not_kept() -> None:
+def test_content_of_text_and_calls_is_not_preserved() -> None:
     _, served = decode_message(replies.envelope(replies.text("a"), USED), ASKED)
     assert served.blocks == ()
 
 
-def test_what_is_kept_is_valid_text() -> None:
+def test_what_is_preserved_is_valid_text() -> None:
     block = {"type": "thinking", "thinking": "a\ud800", "more": [{"x\udfff": "\ud83d\ude00"}]}
     _, served = decode_message(replies.envelope(block), ASKED)
     json.dumps(served.blocks, ensure_ascii=False).encode()

@@ -86,7 +86,7 @@ counts = st.fixed_dictionaries(
 
 
 @given(content=st.lists(blocks, max_size=5), reason=reasons, usage=counts)
-def test_a_stream_gives_the_answer_that_would_have_come_whole(
+def test_a_stream_gives_the_answer_that_would_have_come_complete(
     content: list[Json], reason: str, usage: Json
 ) -> None:
     refused = {"type": "refusal", "category": None, "explanation": "no"}
@@ -247,7 +247,7 @@ def test_text_of_a_block_that_nobody_began_is_text() -> None:
     )
 
 
-def test_text_of_an_unknown_block_is_kept_and_not_said() -> None:
+def test_text_of_an_unknown_block_is_preserved_and_not_reported() -> None:
     decoder, folded, _ = read(
         [start(0, {"type": "from_the_future"}), delta(0, "text_delta", text="a"), STOP]
     )

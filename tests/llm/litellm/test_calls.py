@@ -282,7 +282,7 @@ def test_a_key_that_litellm_found_by_itself_is_hidden(
     assert evidence.credential is None
 
 
-def test_no_key_anywhere_is_said_before_a_call(server: ChatServer, route: Route) -> None:
+def test_no_key_anywhere_is_reported_before_a_call(server: ChatServer, route: Route) -> None:
     provider = Provider(model=route.model, base_url=server.base_url)
     with pytest.raises(AuthenticationError):
         exchange(RathLiteLLMChatClient(provider, sleep=NoSleep()), ASKED)

@@ -40,7 +40,7 @@ def test_zeros_are_no_usage() -> None:
     assert decode_litellm(answer(usage=usage(0, 0)), ASKED)[0].usage is None
 
 
-def test_signed_thinking_is_kept_for_the_way_back() -> None:
+def test_signed_thinking_is_preserved_for_the_way_back() -> None:
     blocks = [thought("why", "sig"), {"type": "redacted_thinking", "data": "x"}]
     assert decode_litellm(answer(message={"thinking_blocks": blocks}), ASKED)[1].blocks == tuple(
         blocks

@@ -25,7 +25,7 @@ bodies = st.dictionaries(
 
 
 @given(bodies)
-def test_the_body_arrives_whole(body: dict[str, Any]) -> None:
+def test_the_body_arrives_complete(body: dict[str, Any]) -> None:
     arguments = keyword_arguments(json.dumps(body).encode(), api_key="", api_base=None, timeout=5)
     assert {name: arguments[name] for name in body} == body
 
@@ -47,7 +47,7 @@ def test_what_a_vendor_does_not_know_is_dropped_unless_asked_otherwise() -> None
     assert (by_default["drop_params"], asked["drop_params"]) == (True, False)
 
 
-def test_signed_thinking_goes_back_beside_text_and_calls() -> None:
+def test_signed_thinking_goes_back_next_to_text_and_calls() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = RathLLMMessage("assistant", "hi", tool_calls=(call,), blocks=(THOUGHT,))
     assert encode_litellm_message(message) == {

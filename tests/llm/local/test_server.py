@@ -176,7 +176,7 @@ def test_request_without_the_key_is_refused(endpoint: LocalEndpoint) -> None:
     "messages", [[SYSTEM, QUESTION], [SYSTEM, NOTE, QUESTION]], ids=["plain", "with-a-note"]
 )
 @pytest.mark.parametrize("others", [[], BUILT_IN], ids=["alone", "among-the-built-in"])
-def test_model_calls_the_tool_that_it_is_told_to_use(
+def test_model_calls_the_tool_that_it_is_asked_to_use(
     client: httpx.Client, messages: list[Message], others: list[Message]
 ) -> None:
     choice = ask(client, messages, tools=[*others, WORD_COUNT])

@@ -112,7 +112,7 @@ def test_a_terminal_gets_a_bar_that_ends_at_the_total(site: Path, folder: Path) 
     assert report.getvalue().endswith(f"\r[{'#' * 30}] 100 %\n")
 
 
-def test_good_file_is_kept_when_no_part_is_installed(folder: Path) -> None:
+def test_good_file_is_preserved_when_no_part_is_installed(folder: Path) -> None:
     folder.mkdir()
     (folder / "fake.gguf").write_bytes(CONTENT)
     assert join_weights(fake_weights(), folder).read_bytes() == CONTENT

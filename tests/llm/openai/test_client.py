@@ -72,7 +72,7 @@ def test_a_cut_after_the_finish_reason_loses_nothing(server: ChatServer) -> None
     assert answered.response.primary_choice.message.content == "x"
 
 
-def test_half_characters_arrive_whole(server: ChatServer) -> None:
+def test_half_characters_arrive_complete(server: ChatServer) -> None:
     server.queue(replies.text_stream("a\ud83d", "\ude00b"))
     deltas: list[RathLLMStreamDelta] = []
     exchange(openai_client(server), on_delta=deltas.append)

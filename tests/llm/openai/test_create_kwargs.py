@@ -91,7 +91,7 @@ def test_additional_properties_are_left_out_of_tools() -> None:
     assert CLOSED["additionalProperties"] is False
 
 
-def test_a_strict_tool_is_sent_with_its_whole_schema() -> None:
+def test_a_strict_tool_is_sent_with_its_complete_schema() -> None:
     asked = request(tools=(RathLLMFunctionTool("f", CLOSED, strict=True),))
     (tool,) = to_create_kwargs(asked, default_model=None)["tools"]
     assert tool["function"] == {"name": "f", "parameters": CLOSED, "strict": True}

@@ -58,7 +58,7 @@ def with_message(**message: Any) -> dict[str, Any]:
     return {"choices": [{"finish_reason": "stop", "message": message}]}
 
 
-def test_a_whole_answer_is_read() -> None:
+def test_a_complete_answer_is_read() -> None:
     response = normalize_chat_completion(WHOLE)
     message = response.primary_choice.message
     assert (response.id, response.model, response.created) == (
@@ -94,7 +94,7 @@ def test_content_that_is_no_text_is_none() -> None:
     assert message.primary_choice.message.content is None
 
 
-def test_reasoning_under_its_other_name_is_kept() -> None:
+def test_reasoning_under_its_other_name_is_preserved() -> None:
     response = normalize_chat_completion(with_message(content="x", reasoning="why"))
     assert response.primary_choice.message.reasoning_content == "why"
 

@@ -306,7 +306,7 @@ def test_project_that_is_out_of_reach_is_not_gone(
 
 
 @pytest.mark.parametrize("damaged", ["{", "[]", "\0"])
-def test_store_that_cannot_be_judged_is_kept(
+def test_store_that_cannot_be_judged_is_preserved(
     registry: PersistentMemoryRegistry, damaged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store_id = made(registry.local_path(uuid4()))

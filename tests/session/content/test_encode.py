@@ -283,7 +283,7 @@ def many(count: int) -> list[Image]:
     return [Image.from_bytes(picture(str(number).encode())) for number in range(count)]
 
 
-def test_the_same_image_is_shown_once() -> None:
+def test_the_same_image_is_displayed_once() -> None:
     made = encode_result([CAT, replace(CAT), DOG, CAT])
     assert json.loads(made.shown) == [CAT.label, CAT.label, DOG.label, CAT.label]
     assert made.images == (CAT, DOG)
@@ -317,7 +317,7 @@ def test_every_image_of_a_result_has_its_label_in_the_text(value: Any) -> None:
         assert image.label in made.shown
 
 
-def test_images_over_the_limit_are_named_as_not_shown() -> None:
+def test_images_over_the_limit_are_named_as_not_displayed() -> None:
     made = encode_result(many(MAX_RESULT_IMAGES + 1))
     *display, last = json.loads(made.shown)
     assert display == [image.label for image in made.images]
@@ -325,7 +325,7 @@ def test_images_over_the_limit_are_named_as_not_shown() -> None:
     assert last.endswith(f"(not shown: the result has more than {MAX_RESULT_IMAGES} images)")
 
 
-def test_images_over_the_limit_of_bytes_are_named_as_not_shown() -> None:
+def test_images_over_the_limit_of_bytes_are_named_as_not_displayed() -> None:
     large, same = (
         Image.from_bytes(picture(bytes([fill]) * (MAX_RESULT_IMAGE_BYTES // 2))) for fill in (1, 2)
     )
@@ -355,14 +355,14 @@ def test_an_image_that_no_model_takes_says_why(image: Image, why: str) -> None:
     assert json.loads(made.shown)["plot"].startswith(f"{image.label} (not shown: {why}")
 
 
-def test_images_next_to_values_without_json_are_shown() -> None:
+def test_images_next_to_values_without_json_are_displayed() -> None:
     value = {"loss": float("nan"), "plots": (CAT, [DOG])}
     made = encode_result(value)
     assert made.images == (CAT, DOG)
     assert json.loads(made.shown)["images"] == [CAT.label, DOG.label]
 
 
-def test_an_image_in_a_pydantic_model_is_shown() -> None:
+def test_an_image_in_a_pydantic_model_is_displayed() -> None:
     class Seen(BaseModel):
         model_config = ConfigDict(arbitrary_types_allowed=True)
         place: str

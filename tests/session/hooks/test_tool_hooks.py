@@ -342,7 +342,7 @@ def test_hooks_never_run_on_the_runtime_thread() -> None:
 
 
 @pytest.mark.parametrize("kind", ["result", "answer"])
-def test_a_run_that_is_cancelled_in_a_hook_has_nothing_of_what_the_hook_was_shown(
+def test_a_run_that_is_cancelled_in_a_hook_has_nothing_of_what_the_hook_was_displayed(
     kind: str,
 ) -> None:
     reached = threading.Event()

@@ -180,7 +180,9 @@ def test_every_line_comes_back_as_it_was(
 
 @settings(max_examples=100)
 @given(st.lists(st.lists(lines, min_size=1, max_size=3), max_size=4), st.data())
-def test_pieces_are_read_as_the_complete(groups: list[list[Event]], data: st.DataObject) -> None:
+def test_pieces_give_the_same_events_as_one_text(
+    groups: list[list[Event]], data: st.DataObject
+) -> None:
     log = log_of(groups)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5)))
     reader, found = LineReader("log"), list[Event]()

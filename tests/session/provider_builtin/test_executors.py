@@ -84,7 +84,7 @@ def text_of(response: RathLLMChatResponse) -> str | None:
 # ---- the streaming one
 
 
-def test_the_streaming_executor_tells_each_delta_and_returns_the_complete() -> None:
+def test_the_streaming_executor_tells_each_delta_and_returns_the_answer() -> None:
     heard: list[str | None] = []
     executor = StreamingExecutor(
         ScriptedClient(["one two"]), lambda delta: heard.append(delta.content_delta)

@@ -141,7 +141,7 @@ def test_an_image_whose_bytes_are_gone_says_so() -> None:
     assert data["entries"][0]["full"] == {"n": 10**9, "digest": "d"}
 
 
-def test_instructions_of_unknown_kinds_are_shown_as_json() -> None:
+def test_instructions_of_unknown_kinds_are_displayed_as_json() -> None:
     session = Session.from_user_message("hello")
     head = (ChunkRow("odd", {"x": 1}), system_text_chunk("Be kind."))
     session.add_entry(

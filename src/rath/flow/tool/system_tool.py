@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -113,7 +114,8 @@ class _BuiltIn(SandboxTool):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return self._about.parameters
+        # A schema of one's own, which may be adapted.
+        return deepcopy(dict(self._about.parameters))
 
 
 class _FileTool(_BuiltIn):

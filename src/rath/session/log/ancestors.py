@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -452,6 +453,9 @@ class OpenLogs:
     def __init__(self) -> None:
         self.lane = SerialQueue()
         """For what is stored beside runs: ancestors, derivations, and what is saved by hand."""
+
+        self.waiting: dict[UUID, Future[Any]] = {}
+        """Derivations that wait in the lane."""
 
         self._writers: WeakKeyDictionary[Deferred[Any], LogWriter] = WeakKeyDictionary()
         self._by_session: WeakValueDictionary[UUID, LogWriter] = WeakValueDictionary()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 from uuid import UUID
 
-from rath._async.runtime import runtime, wait_interruptibly
+from rath._async.runtime import runtime
 from rath._async.workers import tame
 from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError, SessionDamaged
@@ -67,13 +67,6 @@ class SerialQueue:
         start = contextvars.Context().run
         runtime().promise(start(runtime().start_in_worker, self._work))
         return done
-
-    def wait(self) -> None:
-        """Wait for all jobs that are in the queue now."""
-        with self._lock:
-            is_running = self._is_running
-        if is_running:
-            wait_interruptibly(self.put(lambda: None))
 
     def _work(self) -> None:
         while True:

@@ -217,7 +217,7 @@ def test_a_model_gives_no_session() -> None:
 # ---------------------------------------------------------------- defaults
 
 
-def test_a_default_is_told_and_taken() -> None:
+def test_a_default_is_reported_and_taken() -> None:
     @rath.tool
     def take(n: int = 3, day: date = date(2026, 1, 2), place: Place | None = None) -> Any:
         return [n, day, place]
@@ -228,7 +228,7 @@ def test_a_default_is_told_and_taken() -> None:
     assert take(SESSION, {}) == [3, "2026-01-02", None]
 
 
-def test_a_default_of_no_json_is_taken_and_not_told() -> None:
+def test_a_default_of_no_json_is_taken_and_not_reported() -> None:
     nothing = object()
 
     @rath.tool
@@ -295,7 +295,7 @@ def test_parameters_may_have_names_that_models_of_pydantic_use() -> None:
     assert take(SESSION, given) == [1, 2, 3, 4, 1]
 
 
-def test_an_alias_is_what_the_model_is_told() -> None:
+def test_an_alias_is_what_the_model_is_reported() -> None:
     @rath.tool
     def take(from_: Annotated[str, Field(alias="from")]) -> str:
         return from_
@@ -508,7 +508,7 @@ def test_a_blank_docstring() -> None:
     assert rath.tool(take).description is None
 
 
-def test_a_docstring_that_no_style_reads_is_taken_whole() -> None:
+def test_a_docstring_that_no_style_reads_is_taken_complete() -> None:
     def take(n: int) -> None: ...
 
     take.__doc__ = "Take.\n\n    :    :\n    Args:\n"
@@ -549,7 +549,7 @@ def test_words_in_a_hint_come_before_those_of_the_docstring() -> None:
     }
 
 
-def test_what_is_said_of_other_names_is_left_out() -> None:
+def test_what_is_reported_of_other_names_is_left_out() -> None:
     def take(n: int) -> None:
         """Take.
 

@@ -231,14 +231,14 @@ def fault(function: Callable[..., Any], given: dict[str, Any]) -> BadArguments:
 @pytest.mark.parametrize(
     ("function", "given", "said"), SAID, ids=lambda it: getattr(it, "__name__", str(it))[:40]
 )
-def test_a_fault_is_told_by_its_place(
+def test_a_fault_is_reported_by_its_place(
     function: Callable[..., Any], given: dict[str, Any], said: str
 ) -> None:
     text = str(fault(function, given))
     assert text == f"the arguments for tool {function.__name__!r} do not fit: {said}"
 
 
-def test_what_the_model_wrote_is_shown() -> None:
+def test_what_the_model_wrote_is_displayed() -> None:
     assert fault(order, {"day": "ä"}).detail == '{"day":"ä"}'
 
 

@@ -61,7 +61,7 @@ def test_an_agent_calls_a_function() -> None:
     assert results(out) == [{"what": what, "day": "2026-01-02", "where": str(out.id)}]
 
 
-def test_the_model_is_told_the_schema() -> None:
+def test_the_model_is_reported_the_schema() -> None:
     @rath.tool
     def order(count: Literal[1, 2]) -> None:
         """Order something."""
@@ -342,7 +342,7 @@ def test_pictures_and_answers_of_sandboxes_stay_what_they_are(value: object) -> 
     assert plain_result(value) is value
 
 
-def test_pictures_stay_what_they_are_beside_other_values() -> None:
+def test_pictures_stay_what_they_are_next_to_other_values() -> None:
     value = {"a": [PNG, b"hi", (Place("Ulm", b""),)], 1: (PNG, "text")}
     assert plain_result(value) == {
         "a": [PNG, "aGk=", [{"town": "Ulm", "raw": ""}]],
@@ -381,7 +381,7 @@ def test_pictures_stay_what_they_are_inside_of_other_values(value: object, plain
     assert plain_result(value) == plain
 
 
-def test_the_bytes_of_a_model_are_as_it_says_also_beside_a_picture() -> None:
+def test_the_bytes_of_a_model_are_as_it_says_also_next_to_a_picture() -> None:
     class Raw(BaseModel, ser_json_bytes="hex", arbitrary_types_allowed=True):
         raw: bytes
 

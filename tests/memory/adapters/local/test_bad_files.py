@@ -7,6 +7,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rath import memory
-from rath.memory.adapters.local.catalog import SMALL_STORE, rebuild
+from rath.memory.adapters.local.catalog import SMALL_STORE, rebuild, update_all, update_changed
+from rath.memory.adapters.local.index import NoteIndex
 from rath.memory.adapters.local.layout import INDEX_NAME
 from tests.memory.adapters.local.conftest import Find
 from tests.support.memories import failed, opened
@@ -180,6 +182,23 @@ def test_a_directory_that_became_a_link_out_of_the_store_is_forgotten(
     (root / "user/d").rename(tmp_path / "outside")
     (root / "user/d").symlink_to(tmp_path / "outside")
     assert find("tea") == []
+
+
+@pytest.mark.parametrize("update", [update_all, update_changed])
+def test_a_directory_below_a_link_out_of_the_store_is_forgotten(
+    store: memory.MemoryStore,
+    root: Path,
+    tmp_path: Path,
+    update: Callable[[NoteIndex, Path], object],
+) -> None:
+    store.dispatch(memory.MemoryOpWrite("memory://user/d/e/a", "tea"))
+    (root / "user/d").rename(tmp_path / "outside")
+    (tmp_path / "outside/e/b.md").write_text("tea")
+    (root / "user/d").symlink_to(tmp_path / "outside")
+    with closing(NoteIndex(root / INDEX_NAME)) as index:
+        update(index, root)
+        assert index.contents() == {}
+        assert index.directories().keys() <= {"user", "agent"}
 
 
 names = st.text(

@@ -431,6 +431,24 @@ def test_tables_of_terms_that_are_damaged_are_built_again(root: Path, find: Find
     assert len(find("tea")) == 3
 
 
+@pytest.mark.parametrize("table", ["files", "directories", "vocabulary"])
+def test_a_rebuild_makes_a_damaged_index_anew(root: Path, table: str) -> None:
+    with opened(root) as store:
+        for number in range(50):
+            note(store, f"user/n{number}", "tea")
+    with closing(sqlite3.connect(root / INDEX_NAME)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        ((page,),) = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)
+        )
+        ((size,),) = connection.execute("PRAGMA page_size")
+    with (root / INDEX_NAME).open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xa5" * size)
+    assert rebuild(root) == RebuildReport(n_files=50, n_wrong=50)
+    assert kept(root) == rebuilt(root)
+
+
 def test_an_index_is_made_where_there_is_none(root: Path) -> None:
     (root / "user").mkdir(parents=True)
     (root / "user/a.md").write_text("tea")

@@ -29,7 +29,7 @@ def test_a_note_is_written_where_no_drafts_can_be_made(tmp_path: Path) -> None:
     assert stamp == Stamp(target.stat().st_mtime_ns, 3)
 
 
-def test_what_stands_in_the_way_of_a_note_is_told(tmp_path: Path) -> None:
+def test_what_stands_in_the_way_of_a_note_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.md").mkdir()
     with Draft(tmp_path, b"tea") as draft, pytest.raises(OSError, match=r"a\.md") as told:
         draft.place(tmp_path / "a.md")

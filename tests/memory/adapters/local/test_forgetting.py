@@ -39,7 +39,7 @@ def vectors_in(root: Path) -> list[bytes]:
     return [path.read_bytes()[64:] for path in root.glob("vectors-*")]
 
 
-def test_a_note_goes_with_all_that_stands_beside_it(store: memory.MemoryStore, root: Path) -> None:
+def test_a_note_goes_with_all_that_stands_next_to_it(store: memory.MemoryStore, root: Path) -> None:
     write(store, A, "zebra", session="s", rows=(3,))
     (root / "user/memories/facts/a.vec").write_text("zebra")
     assert forget(store, A) == (A,)
@@ -58,7 +58,7 @@ def test_a_name_of_a_note_and_of_a_directory_means_the_note_first(
     assert forget(store, A, recursive=True) == (A, f"{A}/b")
 
 
-def test_a_scope_can_be_forgotten_and_the_whole_store_cannot(store: memory.MemoryStore) -> None:
+def test_a_scope_can_be_forgotten_and_the_complete_store_cannot(store: memory.MemoryStore) -> None:
     write(store, A, "x")
     write(store, "memory://agent/b", "y")
     assert forget(store, "memory:/", recursive=True) == "invalid_uri"
@@ -79,7 +79,7 @@ def test_a_resource_is_a_directory(store: memory.MemoryStore, root: Path, tmp_pa
     assert files_with(root, "zebra") == []
 
 
-def test_a_file_that_is_no_note_is_forgotten_by_its_whole_name(
+def test_a_file_that_is_no_note_is_forgotten_by_its_complete_name(
     store: memory.MemoryStore, root: Path
 ) -> None:
     write(store, A, "x")

@@ -436,6 +436,6 @@ def test_the_model_inside_the_process_finds_what_is_meant(open_with: Open) -> No
     assert found(store, "quantum chromodynamics") == []
 
 
-def test_a_model_that_is_not_there_is_said_at_opening(open_with: Open) -> None:
+def test_a_model_that_is_not_there_is_reported_at_opening(open_with: Open) -> None:
     with pytest.raises(MemoryBackendError, match=r"no entry of llm\.providers"):
         open_with(embedding_provider="gone")

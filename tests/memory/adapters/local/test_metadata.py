@@ -125,7 +125,7 @@ def test_metadata_tell_the_end_and_the_source() -> None:
         {MODEL: "m"},
     ],
 )
-def test_what_cannot_be_kept_is_refused(metadata: dict[str, Any]) -> None:
+def test_what_cannot_be_preserved_is_refused(metadata: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"expected|give both"):
         Metadata.from_write(metadata, now=NOW)
 
@@ -198,6 +198,18 @@ def test_the_file_has_the_documented_form() -> None:
 def test_a_foreign_file_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         MetadataRecord.from_json(text.encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'\xef\xbb\xbf{"schema_version": 1, "expires_at": null, "sources": []}',
+        b'{"schema_version": 1, "expires_at": null, "sources": [], "remembered": null}',
+        b'{"schema_version": 1, "sources": [], "more": {}}',
+    ],
+)
+def test_a_file_that_an_editor_wrote_counts(data: bytes) -> None:
+    assert MetadataRecord.from_json(data) == MetadataRecord()
 
 
 A = "memory://user/a"
@@ -377,7 +389,7 @@ def test_a_process_killed_between_steps_leaves_each_text_with_its_own_end(
 
 
 @pytest.mark.parametrize("n_changes", range(3))
-def test_what_a_killed_process_told_of_a_note_it_never_wrote_says_nothing(
+def test_what_a_killed_process_reported_of_a_note_it_never_wrote_says_nothing(
     root: Path, n_changes: int
 ) -> None:
     clock = Clock()

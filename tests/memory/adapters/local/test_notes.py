@@ -124,7 +124,9 @@ def test_reading_as_bytes_and_in_an_encoding(store: MemoryStore, root: Path) -> 
     assert failed(store, MemoryOpRead(raw, encoding="no-such")) == "unsupported"
 
 
-def test_a_file_that_is_no_note_is_read_by_its_whole_name(store: MemoryStore, root: Path) -> None:
+def test_a_file_that_is_no_note_is_read_by_its_complete_name(
+    store: MemoryStore, root: Path
+) -> None:
     (root / "resources/x").mkdir(parents=True)
     (root / "resources/x/source.txt").write_text("text")
     assert text_at(store, "memory://resources/x/source.txt") == "text"
@@ -178,7 +180,7 @@ def test_a_name_that_is_no_text_is_left_out_of_a_listing(store: MemoryStore, roo
     ("depth", "expected"),
     [(0, ["a", "z"]), (1, ["a", "a/b", "a/x", "z"]), (2, ["a", "a/b", "a/b/c", "a/x", "z"])],
 )
-def test_a_tree_goes_as_deep_as_it_is_told(
+def test_a_tree_goes_as_deep_as_it_is_asked_to(
     store: MemoryStore, depth: int, expected: list[str]
 ) -> None:
     for name in ("a/b/c", "a/x", "z"):
@@ -199,7 +201,7 @@ def test_another_note_of_the_same_name_gets_a_longer_one(store: MemoryStore) -> 
     )
 
 
-def test_a_store_without_write_permission_is_told_apart(store: MemoryStore, root: Path) -> None:
+def test_a_store_without_write_permission_is_reported_apart(store: MemoryStore, root: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
     store.dispatch(MemoryOpWrite("memory://user/a", "x"))

@@ -102,7 +102,7 @@ def test_notes_stay(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("state", "is_kept"), [("pending", True), ("done", False)])
-def test_what_a_model_is_still_to_read_is_kept(root: Path, state: str, is_kept: bool) -> None:
+def test_what_a_model_is_still_to_read_is_preserved(root: Path, state: str, is_kept: bool) -> None:
     old = committed(root, "heron")
     (old / "extraction.json").write_text(f'{{"state": "{state}", "attempts": 1}}')
     wanted = [] if is_kept else [old]
@@ -118,7 +118,7 @@ def test_directories_that_become_empty_go_too(root: Path) -> None:
     assert sorted((root / "session").iterdir()) == [young.parent.parent]
 
 
-def test_transcripts_of_an_open_store_are_kept(root: Path) -> None:
+def test_transcripts_of_an_open_store_are_preserved(root: Path) -> None:
     old = committed(root, "heron")
     store = opened(root)
     assert prunable_transcripts(older_than=WEEK) == prune_transcripts(older_than=WEEK) == []
@@ -160,7 +160,7 @@ def test_nothing_is_reached_through_a_link(root: Path, tmp_path: Path) -> None:
     assert (outside / "s/commits/20250101T000000000000").is_dir()
 
 
-def test_what_may_not_be_locked_is_kept(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_may_not_be_locked_is_preserved(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     old = committed(root, "heron")
     use = root.with_suffix(".use")
     use.unlink()

@@ -411,7 +411,7 @@ def test_a_word_means_the_longer_words_that_begin_with_it(knowing: Knowing) -> N
     assert found == [Variant("datenbankverbindung", 9 / 19)]
 
 
-def test_the_likeliest_variants_are_kept(knowing: Knowing) -> None:
+def test_the_likeliest_variants_are_preserved(knowing: Knowing) -> None:
     vocabulary = knowing(*(f"collect{ending}" for ending in ("s", "ed", "ing", "or", "ion", "ors")))
     found = variants(vocabulary, "collect", is_known=True)
     assert [variant.word for variant in found] == [

@@ -69,7 +69,7 @@ def guide(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_kept_with_what_is_known_of_it(
+def test_a_file_is_preserved_with_what_is_known_of_it(
     store: memory.MemoryStore, root: Path, guide: Path, find: Find
 ) -> None:
     op = memory.MemoryOpResource(str(guide), reason="to know birds", instruction="be brief")
@@ -94,7 +94,9 @@ def test_a_file_is_kept_with_what_is_known_of_it(
     assert find("birds") == [f"memory://resources/{NAME}/meta"]
 
 
-def test_the_same_content_is_kept_once(store: memory.MemoryStore, root: Path, guide: Path) -> None:
+def test_the_same_content_is_preserved_once(
+    store: memory.MemoryStore, root: Path, guide: Path
+) -> None:
     first = store.dispatch(memory.MemoryOpResource(str(guide), reason="first"))
     copy = guide.with_name("copy.md")
     copy.write_bytes(BODY)
@@ -133,7 +135,7 @@ def test_text_is_found_and_read_whatever_its_suffix(
     )
 
 
-def test_binary_data_is_kept_and_its_description_found(
+def test_binary_data_is_preserved_and_its_description_found(
     store: memory.MemoryStore, tmp_path: Path, find: Find, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = tmp_path / "herons.xyz"

@@ -116,7 +116,7 @@ def test_a_transcript_is_found_at_once_and_names_its_session(store: MemoryStore)
     assert "count the words" in str(read.data)
 
 
-def test_only_what_user_and_assistant_said_is_found(store: MemoryStore, find: Find) -> None:
+def test_only_what_user_and_assistant_reported_is_found(store: MemoryStore, find: Find) -> None:
     messages = (
         {"role": "system", "content": "alpha"},
         {"role": "tool", "content": "beta"},
@@ -136,7 +136,7 @@ def test_a_session_that_was_committed_often_is_one_hit(store: MemoryStore, find:
     assert len(find("tea")) == 2
 
 
-def test_sessions_that_said_the_same_are_one_hit(store: MemoryStore, find: Find) -> None:
+def test_sessions_that_reported_the_same_are_one_hit(store: MemoryStore, find: Find) -> None:
     for number in range(6):
         say(store, f"s-{number}", "count the words")
     assert len(find("count words")) == 1

@@ -27,7 +27,7 @@ def test_an_unspaced_text_is_found_by_any_piece_of_it(before: str, piece: str, a
 
 
 @given(st.text())
-def test_terms_are_whole_tokens_of_the_index(text: str) -> None:
+def test_terms_are_complete_tokens_of_the_index(text: str) -> None:
     # What SQLite's `ascii` tokenizer takes for a token: ASCII letters and digits, and all above.
     for term in index_terms(text):
         assert 0 < len(term) <= MAX_TERM_CHARS
@@ -134,7 +134,7 @@ def test_versions_with_the_same_digits_differ_as_a_whole() -> None:
     assert set(index_terms("5.29.3")).isdisjoint({*index_terms("52.93"), "5293"})
 
 
-def test_an_error_code_stays_whole() -> None:
+def test_an_error_code_stays_complete() -> None:
     assert index_terms("Error E4012") == ["error", "e4012"]
 
 

@@ -43,7 +43,7 @@ def opened(server: ChatServer, **options: object) -> memory.MemoryStore:
     return memory.get("openviking").open(spec)
 
 
-def test_who_asks_is_told_by_what_was_given_alone(
+def test_who_asks_is_reported_by_what_was_given_alone(
     server: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("API_KEY", "ACCOUNT", "USER", "ACTOR_PEER_ID", "OIDC_TOKEN", "PASSWORD"):
@@ -69,7 +69,9 @@ def test_a_store_without_a_key_sends_none(
     assert "x-api-key" not in server.requests[0].headers
 
 
-def test_a_file_is_uploaded_and_its_path_is_not_told(server: ChatServer, tmp_path: Path) -> None:
+def test_a_file_is_uploaded_and_its_path_is_not_reported(
+    server: ChatServer, tmp_path: Path
+) -> None:
     source = tmp_path / "notes.md"
     source.write_text("The kingfisher dives.")
     store = opened(server)
@@ -86,13 +88,13 @@ def test_a_file_is_uploaded_and_its_path_is_not_told(server: ChatServer, tmp_pat
     [raw("<html>"), json_body({"status": "ok"}), json_body({"result": {"uri": 3}})],
     ids=["page", "no result", "odd"],
 )
-def test_what_is_no_server_of_openviking_is_told(server: ChatServer, reply: Reply) -> None:
+def test_what_is_no_server_of_openviking_is_reported(server: ChatServer, reply: Reply) -> None:
     server.queue(reply)
     with pytest.raises(memory.MemoryBackendError, match="no server of OpenViking"):
         opened(server)
 
 
-def test_a_login_in_the_url_is_not_shown(server: ChatServer) -> None:
+def test_a_login_in_the_url_is_not_displayed(server: ChatServer) -> None:
     server.queue(status_error(502))
     url = server.base_url.removesuffix("/v1").replace("//", "//me:the-password@")
     with pytest.raises(memory.MemoryBackendError) as caught:

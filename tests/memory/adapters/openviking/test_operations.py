@@ -252,7 +252,7 @@ def test_a_request_says_all_that_the_operation_does(
     assert options.items() <= given.items()
 
 
-def test_white_space_around_a_new_memory_is_kept() -> None:
+def test_white_space_around_a_new_memory_is_preserved() -> None:
     sdk = ScriptedSdk(download_bytes=error(NOT_FOUND), write=WRITTEN)
     dispatch(sdk, MemoryOpWrite(NOTE, "x\n", wait=True))
     assert [options["wait"] for _, options in sdk.named("write")] == [False, True]

@@ -62,7 +62,7 @@ def test_names_that_the_server_would_change_stay_apart(store: memory.MemoryStore
         assert text_at(store, f"memory://user/memories/odd/{name}") == name
 
 
-def test_the_whole_store_can_be_listed(store: memory.MemoryStore) -> None:
+def test_the_complete_store_can_be_listed(store: memory.MemoryStore) -> None:
     uri = "memory://user/memories/places/pond"
     store.dispatch(memory.MemoryOpWrite(uri, "x"))
     listed = store.dispatch(memory.MemoryOpList("memory:/"))
@@ -99,7 +99,9 @@ def test_a_file_is_taken_in_and_found(store: memory.MemoryStore, tmp_path: Path)
     )
 
 
-def test_two_files_of_one_name_are_both_kept(store: memory.MemoryStore, tmp_path: Path) -> None:
+def test_two_files_of_one_name_are_both_preserved(
+    store: memory.MemoryStore, tmp_path: Path
+) -> None:
     uris: set[str] = set()
     for text in ("one", "two"):
         source = tmp_path / "notes.md"
@@ -178,7 +180,7 @@ def test_users_do_not_see_each_other(openviking: Service, store: memory.MemorySt
         backend.close(other)
 
 
-def test_a_wrong_key_is_told_at_once_and_not_shown(openviking: Service) -> None:
+def test_a_wrong_key_is_reported_at_once_and_not_displayed(openviking: Service) -> None:
     spec = openviking.spec(api_key="a-key-that-is-wrong-0123456789")
     with pytest.raises(memory.MemoryBackendError, match="Invalid API Key") as caught:
         memory.get("openviking").open(spec)

@@ -119,7 +119,9 @@ def test_a_server_that_fails_says_why(tmp_path: Path) -> None:
     assert "no model, no server" in str(caught.value)
 
 
-def test_a_program_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_missing_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = OpenVikingMemoryBackend()
     monkeypatch.setenv("OPENRATH_OPENVIKING_SERVER", "/no/such/server --flag")
     given = MemoryStoreSpec(options={"path": str(tmp_path), "config": MODELS})
@@ -142,7 +144,7 @@ def test_the_program_may_be_named_by_the_environment(
     assert (tmp_path / "pid").exists()
 
 
-def test_a_path_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(MemoryBackendError, match="no server can be started"):
         OpenVikingMemoryBackend().open(spec(tmp_path / "file" / "store"))
@@ -269,7 +271,7 @@ def test_a_namespace_is_refused() -> None:
         read_options(MemoryStoreSpec(namespace="x", options={"url": "http://h"}))
 
 
-def test_a_url_counts_more_than_a_path_and_the_key_is_not_shown() -> None:
+def test_a_url_counts_more_than_a_path_and_the_key_is_not_displayed() -> None:
     given = {"url": "http://h/", "path": "p", "api_key": "secret-0123456789", "timeout": 3}
     options = read_options(MemoryStoreSpec(user_id="u", options=given))
     assert (options.url, options.path, options.timeout) == ("http://h", None, 3.0)
@@ -368,27 +370,27 @@ def test_models_that_cannot_be(options: Mapping[str, Any], words: str, tmp_path:
         OpenVikingMemoryBackend().open(MemoryStoreSpec(options=given))
 
 
-def test_a_provider_without_a_model_is_told(tmp_path: Path) -> None:
+def test_a_provider_without_a_model_is_reported(tmp_path: Path) -> None:
     write_config(tmp_path / "openrath-home", bare={"api_key": "k"})
     options = {"path": str(tmp_path / "store"), "config": MODELS, "chat_provider": "bare"}
     with pytest.raises(MemoryBackendError, match="names no model"):
         OpenVikingMemoryBackend().open(MemoryStoreSpec(options={**options, "server": COMMAND}))
 
 
-def test_a_config_that_is_no_object_is_told(tmp_path: Path) -> None:
+def test_a_config_that_is_no_object_is_reported(tmp_path: Path) -> None:
     (tmp_path / "ov.conf").write_text("[]")
     given = {"path": str(tmp_path), "server": COMMAND, "config": tmp_path / "ov.conf"}
     with pytest.raises(MemoryBackendError, match="must hold a JSON object"):
         OpenVikingMemoryBackend().open(MemoryStoreSpec(options=given))
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_a_server_that_is_not_there_is_reported() -> None:
     given = MemoryStoreSpec(options={"url": "http://127.0.0.1:9", "timeout": 5})
     with pytest.raises(MemoryBackendError, match="cannot be reached"):
         OpenVikingMemoryBackend().open(given)
 
 
-def test_a_server_that_keeps_silent_is_told() -> None:
+def test_a_server_that_keeps_silent_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(MemoryBackendError, match="did not answer within"):

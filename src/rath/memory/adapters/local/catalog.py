@@ -182,7 +182,8 @@ def update_all(
         to_do.extend(f"{path}/{name}" for name in listing.directories)
     for path in sorted(known.keys() - seen, reverse=True):
         with index.writing():
-            if time_of(root / path) is None:
+            # Others may have made it since its parent was read.
+            if not _is_inside(root, path) or read_directory(root, path) is None:
                 n_changed += len(index.files_in(path))
                 index.remove_directory(path)
     return n_changed
@@ -214,6 +215,12 @@ def own_changes(index: NoteIndex, root: Path, directories: Iterable[str]) -> Gen
             ours = mark_as_ours(path) or time_of(path)
             if ours is not None:
                 index.put_directory(directory, ours)
+
+
+def _is_inside(root: Path, path: str) -> bool:
+    """Return whether each name on the way to a directory is one, and not a link to elsewhere."""
+    names = path.split("/")
+    return all(time_of(root.joinpath(*names[:end])) is not None for end in range(1, len(names)))
 
 
 def time_of(path: StrPath) -> int | None:
@@ -296,7 +303,7 @@ def _update_directory(index: NoteIndex, root: Path, path: str) -> DirectoryListi
                 or time.time_ns() - changed_at >= _DIRECTORY_SETTLES_NS
                 or mark_as_ours(root / path) is not None
             )
-            listing = read_directory(root, path)
+            listing = read_directory(root, path) if _is_inside(root, path) else None
             if listing is None:
                 index.remove_directory(path)
                 return None
@@ -520,12 +527,17 @@ class Catalog:
     def use_apart(self, act: Callable[[NoteIndex], T]) -> T:
         """Run `act` on a connection of its own, so that searches go on meanwhile.
 
-        An index in memory has one connection only.
+        An index in memory has one connection only, and after a repair the shared one is used.
         """
-        if self._path is None:
-            return self.use(act)
-        with closing(NoteIndex.open(self._path)) as index:
-            return act(index)
+        if self._path is not None:
+            try:
+                with closing(NoteIndex.open(self._path)) as index:
+                    return act(index)
+            except (sqlite3.Error, IndexMismatch) as exc:
+                with self._lock:
+                    if not self._recover(exc):
+                        raise
+        return self.use(act)
 
     def _walk(self) -> None:
         started = time.monotonic()

@@ -11,6 +11,7 @@ between leaves neither with those of the other.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import stat
@@ -46,7 +47,7 @@ class _SourceFields(msgspec.Struct):
 class _TextFields(msgspec.Struct, kw_only=True):
     expires_at: str | None = None
     sources: list[_SourceFields]
-    remembered: bool | msgspec.UnsetType = msgspec.UNSET
+    remembered: Any = msgspec.UNSET
 
     @classmethod
     def of(cls, metadata: Metadata, **others: Any) -> Self:
@@ -105,7 +106,7 @@ class MetadataRecord:
             ValueError: It is no such file.
         """
         try:
-            fields = msgspec.json.decode(data, type=_FileFields)
+            fields = msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8), type=_FileFields)
             if isinstance(fields.next, msgspec.UnsetType):
                 return cls(fields.metadata())
             return cls(fields.metadata(), fields.next.sha256, fields.next.metadata())

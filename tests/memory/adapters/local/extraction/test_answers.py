@@ -101,7 +101,7 @@ def test_an_array_is_found_wherever_it_stands(answer: str) -> None:
 @pytest.mark.parametrize(
     "answer", ["", "I cannot do that.", "[", "[{]", '{"a": 1}', "3", "null", '[{"content": "cut of']
 )
-def test_an_answer_without_an_array_is_told_from_an_empty_one(answer: str) -> None:
+def test_an_answer_without_an_array_is_reported_from_an_empty_one(answer: str) -> None:
     assert extraction.decode_memos(answer, range(2)) is None
     assert extraction.decode_memos("[]", range(2)) == ()
 
@@ -230,7 +230,7 @@ def test_no_text_leaves_its_line(contents: list[str]) -> None:
     assert all(set(message) == {"number", "role", "text"} for message in messages)
 
 
-def test_messages_are_shown_with_number_and_role() -> None:
+def test_messages_are_displayed_with_number_and_role() -> None:
     messages = [
         {"role": "system", "content": "You are a pirate."},
         {"role": "user", "content": "hi\nthere"},
@@ -272,14 +272,14 @@ def test_an_empty_transcript_is_not_asked_about() -> None:
     )
 
 
-def test_a_long_transcript_is_shown_in_several_requests() -> None:
+def test_a_long_transcript_is_displayed_in_several_requests() -> None:
     chunks = extraction.chunks_of(said(*(f"{number} " + "word " * 1000 for number in range(20))))
     assert len(chunks) == 4
     assert {number for chunk in chunks for number in chunk.numbers} == set(range(20))
     assert all(sum(map(len, chunk.lines)) <= extraction.MAX_CHUNK_BYTES for chunk in chunks)
 
 
-def test_a_long_message_is_shown_whole_under_one_number() -> None:
+def test_a_long_message_is_displayed_complete_under_one_number() -> None:
     text = "".join(f"{number} " for number in range(20_000))
     chunks = extraction.chunks_of(said("first", text))
     pieces = [
@@ -484,7 +484,7 @@ def test_a_key_is_in_no_file(root: Path, server: ChatServer) -> None:
         ({"extraction_uri": "memory://nowhere/x"}, "extraction_uri"),
     ],
 )
-def test_options_that_cannot_work_are_told_at_once(
+def test_options_that_cannot_work_are_reported_at_once(
     root: Path, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(MemoryBackendError, match=said), opened(root, **options):
@@ -492,7 +492,9 @@ def test_options_that_cannot_work_are_told_at_once(
     assert not root.exists()
 
 
-def test_a_configured_provider_without_a_key_is_told_at_once(root: Path, config: Config) -> None:
+def test_a_configured_provider_without_a_key_is_reported_at_once(
+    root: Path, config: Config
+) -> None:
     config(model="m")
     with (
         pytest.raises(MemoryBackendError, match=r"'reader' .* cannot be used"),

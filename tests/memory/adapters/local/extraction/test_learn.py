@@ -122,7 +122,7 @@ def test_a_note_tells_the_session_the_rows_and_the_model(root: Path) -> None:
     assert source.learned_at is not None
 
 
-def test_rows_that_nobody_told_are_not_made_up(root: Path) -> None:
+def test_rows_that_nobody_reported_are_not_made_up(root: Path) -> None:
     with opened(root, model()) as store:
         commit(store)
         [source] = read(store, OOLONG_URI).sources
@@ -526,7 +526,9 @@ def test_a_store_that_is_closed_leaves_the_rest_for_later(root: Path) -> None:
     assert states == ["done", "pending"]
 
 
-def test_rows_and_notes_that_were_shown_are_kept_beside_the_transcript(root: Path) -> None:
+def test_rows_and_notes_that_were_displayed_are_preserved_next_to_the_transcript(
+    root: Path,
+) -> None:
     with opened(root) as store:
         result = commit(store, rows=(0, 3), used_uris=("memory://user/a", "\ud800"))
     place = place_of(root, result.archived_uri)

@@ -310,7 +310,7 @@ def record(number: int) -> tuple[bytes, bytes]:
 
 @given(counts=st.lists(st.integers(1, 300), min_size=1, max_size=5), lost=st.integers(1, 24))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
-def test_whole_records_are_read_again(path: Path, counts: list[int], lost: int) -> None:
+def test_complete_records_are_read_again(path: Path, counts: list[int], lost: int) -> None:
     made = vectors.RecordFile.create(path, 2)
     n_rows = 0
     for count in counts:
@@ -385,7 +385,7 @@ def test_parts_hold_the_beginning_in_order(given_texts: list[str]) -> None:
     assert len(joined) == len(whole) or len(joined) > vectors.MAX_PARTS * vectors.PART_CHARS // 4
 
 
-def test_what_was_said_in_a_row_stands_together() -> None:
+def test_what_was_reported_in_a_row_stands_together() -> None:
     assert vectors.parts_of(["Tea?", "Yes.", "x" * 999]) == ["Tea?\nYes.", "x" * 999]
 
 

@@ -120,7 +120,7 @@ def test_a_query_that_is_known_needs_no_model(kept: Kept) -> None:
     assert kept.query("tea") == before
 
 
-def test_the_latest_queries_are_kept(kept: Kept) -> None:
+def test_the_latest_queries_are_preserved(kept: Kept) -> None:
     for number in range(300):
         kept.query(f"tea {number}")
     kept.model.calls.clear()
@@ -302,7 +302,7 @@ def test_no_option_names_no_model() -> None:
     ],
     ids=["unknown", "no name", "object", "text", "kind"],
 )
-def test_what_cannot_be_used_is_said(options: dict[str, Any], told: str) -> None:
+def test_what_cannot_be_used_is_reported(options: dict[str, Any], told: str) -> None:
     with pytest.raises(MemoryBackendError, match=told):
         embedding_of(options)
 
@@ -353,6 +353,6 @@ def test_a_ranking_is_chosen(
         ({"min_similarity": float("nan")}, "from 0 to 1"),
     ],
 )
-def test_a_wrong_choice_is_said(options: dict[str, Any], told: str) -> None:
+def test_a_wrong_choice_is_reported(options: dict[str, Any], told: str) -> None:
     with pytest.raises(MemoryBackendError, match=told):
         choices_of(options, has_embedding=False)
