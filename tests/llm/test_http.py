@@ -9,6 +9,7 @@ import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -48,6 +49,9 @@ class Server:
     n_requests: int = 0
     n_open: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def has_accepted(self, n_connections: int) -> bool:
+        return self.n_connections == n_connections
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with self.changed:
@@ -345,7 +349,7 @@ def test_a_cancelled_request_closes_its_connection_and_makes_room(is_streaming: 
         ):
             for n_connections in (1, 2):
                 asking = asyncio.create_task(ask(pool))
-                await server.until(lambda n=n_connections: server.n_connections == n)
+                await server.until(partial(server.has_accepted, n_connections))
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
                 assert asking.cancelled()

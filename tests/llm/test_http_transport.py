@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from traceback import TracebackException
@@ -17,22 +17,25 @@ from hypothesis import strategies as st
 
 from rath import flow
 from rath._async.runtime import runtime
-from rath.errors import ProviderError, ProviderStatusError, ProviderTimeout
+from rath.errors import OfflineError, ProviderError, ProviderStatusError, ProviderTimeout
 from rath.llm import Provider, errors
 from rath.llm.anthropic.client import API_VERSION
 from rath.llm.credentials import RequestTarget
 from rath.llm.errors import decode_error_body
 from rath.llm.http import Origin, Proxy
 from rath.llm.http_transport import HttpConnection, decode_models, proxy_for, without_locals
+from rath.llm.offline import offline
 from rath.llm.transport import ApiEndpoint, WireReply
+from rath.session import Session, run_session_loop
+from rath.session.recall import Note
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY, NoSleep, ask, exchange, openai_client
 from tests.support.chat_server import CapturedRequest, ChatServer
-from tests.support.dialects import ANTHROPIC, OPENAI, Dialect
+from tests.support.dialects import ANTHROPIC, OPENAI, WHOLE, Dialect
 from tests.support.error_table import assert_is, documented
 from tests.support.machine import llm_config, own_project, trust, write_config
 from tests.support.targets import request_target
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -48,6 +51,10 @@ def asked(base_url: str) -> RequestTarget:
 def post(connection: HttpConnection, path: str = "/x") -> WireReply:
     transport = connection.transport(replace(asked(connection.endpoint.base_url), path=path))
     return runtime().run(lambda: transport.post(b"{}"), label="a test call")
+
+
+def provider_of(dialect: Dialect, server: ChatServer) -> Provider:
+    return Provider(provider_kind=dialect.kind, base_url=server.base_url, api_key=KEY, model="m")
 
 
 def close(connection: HttpConnection) -> None:
@@ -106,6 +113,41 @@ def test_complete_and_streamed_calls_share_a_connection(
     server.queue(dialect.answer, dialect.stream(*dialect.begin, *dialect.rest), dialect.answer)
     exchange(dialect.client(server))
     exchange(dialect.client(server), on_delta=lambda _: None)
+    exchange(dialect.client(server))
+    assert server.n_connections == 1
+
+
+def test_the_connection_opens_before_the_request_is_there(
+    server: ChatServer, dialect: Dialect
+) -> None:
+    def recall(_: Session) -> Sequence[Note]:
+        wait_until(lambda: server.n_open == 1)
+        assert not server.requests
+        return ()
+
+    server.queue(dialect.answer)
+    answer = run_session_loop(
+        Session.from_user_message("ping"),
+        Session.from_agent_prompt("You answer."),
+        agent_provider=provider_of(dialect, server),
+        recall=recall,
+    )
+    assert answer.text() == WHOLE
+    assert server.n_connections == 1
+
+
+def test_no_connection_opens_while_live_calls_are_forbidden(
+    server: ChatServer, dialect: Dialect
+) -> None:
+    server.queue(dialect.answer)
+    with offline():
+        answer = run_session_loop(
+            Session.from_user_message("ping"),
+            Session.from_agent_prompt("You answer."),
+            agent_provider=provider_of(dialect, server),
+        )
+        with pytest.raises(OfflineError):
+            answer.text()
     exchange(dialect.client(server))
     assert server.n_connections == 1
 

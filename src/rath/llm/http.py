@@ -408,9 +408,14 @@ class HttpPool:
             raise
         return answer
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether a connection is open, or about to be."""
+        return bool(self._open or self._n_opening)
+
     async def warm_up(self, *, connect_seconds: float) -> None:
         """Have a connection open, if there is none."""
-        if not self._open and not self._n_opening:
+        if not self.is_warm:
             connection = await self._acquire(connect_seconds)
             self.take_back(connection, is_usable=True)
 

@@ -139,6 +139,19 @@ class HttpConnection:
             target, answer.status, content, reason=answer.reason, headers=answer.headers
         )
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether a connection is open, or about to be."""
+        return self.pool.is_warm
+
+    async def warm_up(self) -> None:
+        """Have a connection open for the next request.
+
+        Raises:
+            HttpError: None could be opened.
+        """
+        await self.pool.warm_up(connect_seconds=_CONNECT_SECONDS)
+
     async def aclose(self) -> None:
         """Close every connection."""
         await self.pool.aclose()

@@ -6,9 +6,10 @@ A client gives a body and gets bytes; it never sees what carries them.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
@@ -200,6 +201,22 @@ async def open_transport(endpoint: ApiEndpoint, target: RequestTarget) -> Transp
     return (await _connections.get(endpoint)).transport(target)
 
 
+def warm_up(endpoint: ApiEndpoint) -> None:
+    """Begin to open a connection where none is open; the first call meets what keeps it closed."""
+
+    async def open_one() -> None:
+        with suppress(Exception):
+            await (await _connections.get(endpoint)).warm_up()
+
+    if not _connections.is_opening(endpoint):
+        known = _connections.find(endpoint)
+        if known is None or not known.is_warm:
+            # In no context: that of a run would live as long as the connection.
+            runtime().submit(
+                open_one, label="a connection", context=contextvars.Context(), at_exit="leave"
+            )
+
+
 class ConnectionPool(Generic[K, C]):
     """One connection for each key in the whole process; used on the runtime loop only.
 
@@ -218,9 +235,7 @@ class ConnectionPool(Generic[K, C]):
 
     async def get(self, key: K) -> C:
         """Return the connection for `key`; those who ask while it opens wait for the same one."""
-        if self._owner is not runtime():
-            self._owner, self._opened, self._opening = runtime(), {}, {}
-        known = self._opened.get(key)
+        known = self.find(key)
         if known is not None:
             return known
         if key not in self._opening:
@@ -234,6 +249,16 @@ class ConnectionPool(Generic[K, C]):
                 self._opening.pop(key, None)
                 if opening.exception() is None:
                     self._opened[key] = opening.result()
+
+    def find(self, key: K) -> C | None:
+        """Return the connection for `key`, if it is open."""
+        if self._owner is not runtime():
+            self._owner, self._opened, self._opening = runtime(), {}, {}
+        return self._opened.get(key)
+
+    def is_opening(self, key: K) -> bool:
+        """Tell whether somebody waits for the connection for `key`."""
+        return self._owner is runtime() and key in self._opening
 
     def _open_for_runtime(self, key: K) -> C:
         connection = self._open(key)

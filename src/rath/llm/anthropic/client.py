@@ -101,6 +101,9 @@ class RathAnthropicChatClient(VendorClient):
     async def connect(self, target: RequestTarget) -> transport.Transport:
         return await transport.open_transport(self._endpoint, target)
 
+    def warm_up(self) -> None:
+        transport.warm_up(self._endpoint)
+
 
 def __getattr__(name: str) -> Any:
     """Give `ANTHROPIC_RETRYABLE`, which needs the SDK, on first use."""

@@ -157,6 +157,9 @@ class RathOpenAIChatClient(CompletionsClient):
     async def connect(self, target: credentials.RequestTarget) -> transport.Transport:
         return await self._endpoint.connect(target)
 
+    def warm_up(self) -> None:
+        transport.warm_up(self._endpoint.api)
+
 
 def __getattr__(name: str) -> Any:
     """Give `OPENAI_RETRYABLE`, which needs the SDK, on first use."""
