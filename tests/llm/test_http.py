@@ -487,7 +487,7 @@ class Certificates:
 
 @pytest.fixture(scope="module")
 def certificates() -> Certificates:
-    authority = trustme.CA()
+    authority: Any = trustme.CA()  # its types need those of OpenSSL, which are not there
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(server)
     client = ssl.create_default_context()

@@ -172,14 +172,14 @@ class HttpTransport:
 
     async def post(self, body: bytes) -> WireReply:
         target = self._target
-        async with _time_limit(target):
+        async with time_limit(target):
             status, content = await self._read("POST", self._path, target, body)
         return WireReply.redacted(status, content, target)
 
     @asynccontextmanager
     async def stream(self, body: bytes) -> AsyncGenerator[HttpStream, None]:
         target = self._target
-        async with _time_limit(target):
+        async with time_limit(target):
             answer = await self._connection.send("POST", self._path, target, body)
         try:
             yield HttpStream(answer, target)
@@ -200,7 +200,7 @@ class HttpTransport:
             model="",
             timeout=min(self._target.timeout, _LISTING_SECONDS),
         )
-        async with _time_limit(target):
+        async with time_limit(target):
             return tuple(sorted(await self._list_models(endpoint.listing, target)))
 
     async def _list_models(self, listing: ModelListing, target: RequestTarget) -> set[str]:
@@ -242,7 +242,7 @@ class HttpStream:
         self.content_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def next_chunk(self) -> bytes:
-        async with _time_limit(self._target):
+        async with time_limit(self._target):
             with mapping_errors(self._target):
                 return await self._answer.next_chunk()
 
@@ -256,7 +256,8 @@ class HttpStream:
 
 
 @asynccontextmanager
-async def _time_limit(target: RequestTarget) -> AsyncGenerator[None, None]:
+async def time_limit(target: RequestTarget) -> AsyncGenerator[None, None]:
+    """Limit a block to the timeout of a target."""
     try:
         async with asyncio.timeout(target.timeout):
             yield

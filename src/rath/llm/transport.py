@@ -11,19 +11,18 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rath._async.runtime import Closeable, Runtime, runtime
 from rath.config.env import env_value
 from rath.llm.credentials import RequestTarget, public_url
+from rath.llm.provider import SdkName
 
 if TYPE_CHECKING:
     from rath.llm.http_transport import HttpConnection
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Closeable)
-
-SdkName = Literal["anthropic", "openai"]
 
 
 @dataclass(frozen=True, slots=True)

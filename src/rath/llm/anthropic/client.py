@@ -35,7 +35,27 @@ _VERSION_PATH = "/v1"
 _MODELS = transport.ModelListing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
 
 
-class RathAnthropicChatClient(VendorClient):
+class MessagesClient(VendorClient):
+    """Writes and reads messages; a subclass knows where they go."""
+
+    kind: ClassVar[str] = "anthropic"
+    renderer: ClassVar[str] = "anthropic-messages/1"
+    takes_schema: ClassVar[bool] = True
+
+    def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
+        refuse_call_options(request.extra_create_args)
+        return MessagesWriter(request, model=model)
+
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
+        return decode_message(reply, target)
+
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+        return AnthropicChunkDecoder(target)
+
+
+class RathAnthropicChatClient(MessagesClient):
     """Speaks the Messages API, whole and streamed.
 
     The stable part of a prompt is marked for the vendor's cache;
@@ -49,10 +69,6 @@ class RathAnthropicChatClient(VendorClient):
     Raises:
         ValueError: There is no key, or the base_url is not one.
     """
-
-    kind: ClassVar[str] = "anthropic"
-    renderer: ClassVar[str] = "anthropic-messages/1"
-    takes_schema: ClassVar[bool] = True
 
     def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
@@ -85,18 +101,6 @@ class RathAnthropicChatClient(VendorClient):
             path=MESSAGES_PATH,
             timeout=self.timeout,
         )
-
-    def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
-        refuse_call_options(request.extra_create_args)
-        return MessagesWriter(request, model=model)
-
-    def decode(
-        self, reply: Mapping[str, Any], target: RequestTarget
-    ) -> tuple[RathLLMChatResponse, ServedInfo]:
-        return decode_message(reply, target)
-
-    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
-        return AnthropicChunkDecoder(target)
 
     async def connect(self, target: RequestTarget) -> transport.Transport:
         return await transport.open_transport(self._endpoint, target)

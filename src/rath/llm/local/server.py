@@ -185,7 +185,7 @@ class RathLocalChatClient(CompletionsClient):
     """
 
     kind: ClassVar[str] = "local"
-    sdk: ClassVar[str | None] = "xllamacpp"
+    sdk: str | None = "xllamacpp"
 
     def __init__(
         self,
