@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic import AsyncAnthropic, AsyncAnthropicVertex
+from anthropic import AsyncAnthropic
+from anthropic.lib.vertex import AsyncAnthropicVertex
 from openai import AsyncAzureOpenAI, AsyncOpenAI, OpenAI
 
 from rath._async.runtime import runtime
@@ -221,7 +222,7 @@ def test_the_provider_takes_endpoint_and_kind_from_its_client(
     ],
 )
 def test_what_a_client_brings_is_not_given_twice(
-    fields: dict[str, str], words: str, closing: Closing
+    fields: dict[str, Any], words: str, closing: Closing
 ) -> None:
     client = closing(AsyncOpenAI(base_url="http://o", api_key="k"))
     with pytest.raises(ValueError, match=words):
