@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from traceback import TracebackException
+from typing import Never
 
 import anthropic
 import pytest
@@ -27,7 +28,6 @@ from rath.llm.http_transport import HttpConnection, decode_models, proxy_for, wi
 from rath.llm.offline import offline
 from rath.llm.transport import ApiEndpoint, WireReply
 from rath.session import Session, run_session_loop
-from rath.session.recall import Note
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY, NoSleep, ask, exchange, openai_client
 from tests.support.chat_server import CapturedRequest, ChatServer
@@ -120,7 +120,7 @@ def test_complete_and_streamed_calls_share_a_connection(
 def test_the_connection_opens_before_the_request_is_there(
     server: ChatServer, dialect: Dialect
 ) -> None:
-    def recall(_: Session) -> Sequence[Note]:
+    def recall(_: Session) -> Sequence[Never]:
         wait_until(lambda: server.n_open == 1)
         assert not server.requests
         return ()
