@@ -27,6 +27,7 @@ from rath.llm.evidence import Exchange
 from rath.session import Session, run_session_loop
 from tests.support import chat_replies as replies
 from tests.support.asking import KEY, exchange
+from tests.support.canaries import all_logs
 from tests.support.chat_server import ChatServer
 from tests.support.dialects import BEGUN, WHOLE, Dialect
 
@@ -116,6 +117,14 @@ def test_an_error_is_one_of_rath_and_its_cause_that_of_the_sdk(
         exchange(client, on_delta=(lambda _: None) if is_streamed else None)
     assert KEY not in str(caught.value)
     assert len(server.requests) == 2, "only rath tries again"
+
+
+def test_what_the_sdk_logs_shows_no_key(server: ChatServer, dialect: Dialect, brought: Any) -> None:
+    server.queue(dialect.error(401, f"bad key {KEY}", headers={"x-reason": f"bad header {KEY}"}))
+    with all_logs() as logged, pytest.raises(ProviderError) as caught:
+        exchange(client_over(brought))
+    assert "HTTP Request: POST" in logged.getvalue()
+    assert KEY not in logged.getvalue() + str(caught.value)
 
 
 def test_an_error_event_of_a_stream_is_reported(

@@ -115,17 +115,10 @@ class HttpConnection:
         Raises:
             ProviderError: No answer, or one with another status.
         """
-        head = self._heads.get((method, path))
-        if head is None:
-            head = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode("ascii") + self._headers
-            self._heads[method, path] = head
-        if body is None:
-            request = head + b"\r\n"
-        else:
-            request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         with mapping_errors(target):
             answer = await self.pool.send(
-                request, connect_seconds=min(target.timeout, _CONNECT_SECONDS)
+                self._request(method, path, body),
+                connect_seconds=min(target.timeout, _CONNECT_SECONDS),
             )
             if 200 <= answer.status < 300:
                 return answer
@@ -138,6 +131,16 @@ class HttpConnection:
         raise errors.response_error(
             target, answer.status, content, reason=answer.reason, headers=answer.headers
         )
+
+    def _request(self, method: str, path: str, body: bytes | None) -> bytes:
+        # Apart from `send`, whose variables stand in the traceback of an error: no key is there.
+        head = self._heads.get((method, path))
+        if head is None:
+            head = f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode("ascii") + self._headers
+            self._heads[method, path] = head
+        if body is None:
+            return head + b"\r\n"
+        return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
     @property
     def is_warm(self) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 
 from rath._async.retry import Sleep
 from rath._core.text import one_line_preview
+from rath.config.redaction import guard_logs
 from rath.errors import ProviderError, ProviderProtocolError
 from rath.llm import errors
 from rath.llm.anthropic.client import MESSAGES_PATH, MessagesClient
@@ -27,6 +28,9 @@ from rath.llm.http_transport import time_limit, without_locals
 from rath.llm.openai.client import COMPLETIONS_PATH, CompletionsClient
 from rath.llm.provider import Provider, sdk_of
 from rath.llm.transport import Transport, WireReply
+
+_LOGGING = ("anthropic", "httpcore", "httpcore2", "httpx", "httpx2", "openai")
+"""Libraries that log what an endpoint sends."""
 
 
 def sdk_chat_client(provider: Provider) -> VendorClient:
@@ -44,12 +48,18 @@ class _SdkChatClient(VendorClient):
     def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
         self.sdk = sdk_of(provider.client)
+        guard_logs(_LOGGING, self._key)
+
+    @property
+    def _key(self) -> str:
+        """Empty where the client signs in another way."""
+        key: object = getattr(self.provider.client, "api_key", None)
+        return key if isinstance(key, str) else ""
 
     def target(self, model: str | None) -> RequestTarget:
         chosen = model or self.provider.model
         if not chosen:
             raise ValueError("model is required: name one in Provider(model=...)")
-        key: object = getattr(self.provider.client, "api_key", None)
         base_url = self.provider.base_url or ""
         return RequestTarget(
             kind=self.kind,
@@ -58,7 +68,7 @@ class _SdkChatClient(VendorClient):
             path=self.path,
             origins=(("model", "call"), ("base_url", "client"), ("api_key", "client")),
             timeout=self.timeout,
-            secret=key if isinstance(key, str) else "",
+            secret=self._key,
         )
 
     async def connect(self, target: RequestTarget) -> Transport:
