@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4, uuid5
 
@@ -62,21 +63,28 @@ _scope: contextvars.ContextVar[_OperationScope | None] = contextvars.ContextVar(
 )
 
 
+@contextmanager
 def operation_scope(
     segment: str, *, root: UUID | None = None, run: UUID | None = None
-) -> ValueScope[_OperationScope | None]:
+) -> Generator[str]:
     """Enter a module: operations made inside have `segment` at the end of their path.
 
     Args:
         segment: Its name in the module around it, else that of its class.
         root: The session that the module is called with; counts for the outermost one.
         run: Which call the outermost one is; a new one by default.
+
+    Yields:
+        The whole dotted path.
     """
     outer = _scope.get()
-    if outer is not None:
-        return ValueScope(_scope, replace(outer, path=f"{outer.path}.{segment}"))
-    call = run or uuid4()
-    return ValueScope(_scope, _OperationScope(segment, call, root, call))
+    if outer is None:
+        call = run or uuid4()
+        inner = _OperationScope(segment, call, root, call)
+    else:
+        inner = replace(outer, path=f"{outer.path}.{segment}")
+    with ValueScope(_scope, inner):
+        yield inner.path
 
 
 def call_id(session: UUID, row: int, index: int) -> UUID:
@@ -84,7 +92,7 @@ def call_id(session: UUID, row: int, index: int) -> UUID:
     return uuid5(session, f"call {row}.{index}")
 
 
-def call_scope(session: UUID, row: int, index: int) -> ValueScope[_OperationScope | None]:
+def call_scope(session: UUID, row: int, index: int) -> AbstractContextManager[None]:
     """Enter a tool call: what is made inside has its place there, whatever runs beside it.
 
     Args:
@@ -96,7 +104,7 @@ def call_scope(session: UUID, row: int, index: int) -> ValueScope[_OperationScop
     return _inside_run(session, name, name)
 
 
-def hook_scope(session: UUID, asked: str) -> ValueScope[_OperationScope | None]:
+def hook_scope(session: UUID, asked: str) -> AbstractContextManager[None]:
     """Enter the hooks of a run: what they make has its place there, apart from the calls' own.
 
     Args:
@@ -106,7 +114,7 @@ def hook_scope(session: UUID, asked: str) -> ValueScope[_OperationScope | None]:
     return _inside_run(session, asked, f"hook {asked}")
 
 
-def _inside_run(session: UUID, segment: str, run: str) -> ValueScope[_OperationScope | None]:
+def _inside_run(session: UUID, segment: str, run: str) -> AbstractContextManager[None]:
     outer = _scope.get()
     path = segment if outer is None else f"{outer.path}.{segment}"
     trace = session if outer is None else outer.trace
