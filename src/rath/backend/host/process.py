@@ -52,9 +52,7 @@ INHERITED = frozenset(
 def environment(*added: Mapping[str, str] | None) -> dict[str, str]:
     """Return what a command sees: the few inherited variables, then each of `added` in turn."""
     variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name in INHERITED or name.startswith("LC_")
+        name: os.environ[name] for name in os.environ if name in INHERITED or name.startswith("LC_")
     }
     for more in added:
         variables.update(more or {})
