@@ -26,7 +26,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
@@ -142,6 +142,8 @@ class WatchedTree:
         self.root = root
         self.pid = os.getpid()
         self.activity = TreeActivity(source or partial(scan, root))
+        self.overlapping: WeakSet[WatchedTree] = WeakSet()
+        """The trees above and below, by `tree_at`; used with the lock of the registry held."""
         self._scans: dict[EffectPolicy, TreeScans] = {}
 
     def scans(self, policy: EffectPolicy) -> TreeScans:
@@ -328,29 +330,21 @@ def tree_at(root: str) -> WatchedTree:
         tree = _trees.get(root)
         if tree is None:
             tree = WatchedTree(root)
-            for each in _related(tree):
-                with each.activity.lock:
-                    running = [op for op in each.activity.operations if op.ended is None]
-                known = tree.activity.operations
-                known += [op for op in running if op not in known]
+            for each in list(_trees.values()):
+                if is_below(each.root, root) or is_below(root, each.root):
+                    tree.overlapping.add(each)
+                    each.overlapping.add(tree)
+                    with each.activity.lock:
+                        running = [op for op in each.activity.operations if op.ended is None]
+                    known = tree.activity.operations
+                    known += [op for op in running if op not in known]
             _trees[root] = tree
         return tree
 
 
 def _related(tree: WatchedTree) -> list[WatchedTree]:
     """Return `tree` and those above and below it, in the order of their roots."""
-    others = [each for each in list(_trees.values()) if each is not tree]
-    return sorted(
-        [
-            tree,
-            *(
-                each
-                for each in others
-                if is_below(each.root, tree.root) or is_below(tree.root, each.root)
-            ),
-        ],
-        key=lambda each: each.root,
-    )
+    return sorted([tree, *tree.overlapping], key=lambda each: each.root)
 
 
 @contextmanager
@@ -489,20 +483,20 @@ async def _run_scanned(
 
 async def _finish(scans: TreeScans, operation: WatchedOperation, seconds: float | None) -> None:
     """Look once more and tell what was found; a cancellation makes it short."""
-    look = asyncio.wrap_future(runtime().start_in_worker(partial(scans.finish, operation)))
-    try:
-        with paused_deadlines():
+    with paused_deadlines():
+        look = asyncio.wrap_future(runtime().start_in_worker(partial(scans.finish, operation)))
+        try:
             await asyncio.wait([look], timeout=seconds)
-    except asyncio.CancelledError:
-        if seconds is None:
-            await asyncio.wait([look], timeout=CANCEL_SECONDS)
-        raise
-    finally:
-        for effect in list(operation.effects):
-            note_effect(effect)
-        for gap in list(operation.gaps):
-            note_gap(gap)
-        if not look.done():
-            note_gap(CUT_SHORT)
+        except asyncio.CancelledError:
+            if seconds is None:
+                await asyncio.wait([look], timeout=CANCEL_SECONDS)
+            raise
+        finally:
+            for effect in list(operation.effects):
+                note_effect(effect)
+            for gap in list(operation.gaps):
+                note_gap(gap)
+            if not look.done():
+                note_gap(CUT_SHORT)
     if look.done():
         look.result()
