@@ -404,7 +404,7 @@ def _candidates(program: bytes, variables: dict[bytes, bytes]) -> Iterator[bytes
     for directory in variables.get(b"PATH", os.defpath.encode()).split(b":"):
         candidate = os.path.join(directory, program)
         # Looking is cheaper than forking for each directory.
-        if os.path.lexists(candidate):
+        if os.access(candidate, os.F_OK):
             yield candidate
 
 
