@@ -179,10 +179,10 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
             return ToolExecutionFailure("unsupported_tool", str(unsupported), type(op).__name__)
         for use in self._uses:
             use.touch()
-        with happening_in(self), self._noting(op):
+        with happening_in(self), self._bookkeeping(op):
             return await self._fallbacks.adispatch(op, super().adispatch)
 
-    def _noting(self, op: BackendTool) -> AbstractContextManager[None]:
+    def _bookkeeping(self, op: BackendTool) -> AbstractContextManager[None]:
         """Surround an operation that may write and that nobody observes, or its backend cannot."""
         if op.read_only:
             return nullcontext()

@@ -144,7 +144,7 @@ class WatchedTree:
         self.root = root
         self.pid = os.getpid()
         self.activity = TreeActivity(source or partial(scan, root))
-        self.overlapping: list[ReferenceType[WatchedTree]] = []
+        self.overlaps: list[ReferenceType[WatchedTree]] = []
         """The trees above and below, by `tree_at`; used with the lock of the registry held."""
         self._scans: dict[EffectPolicy, TreeScans] = {}
 
@@ -336,9 +336,9 @@ def tree_at(root: str) -> WatchedTree:
             tree = WatchedTree(root)
             for each in list(_trees.values()):
                 if is_below(each.root, root) or is_below(root, each.root):
-                    tree.overlapping.append(ref(each))
-                    alive = [other for other in each.overlapping if other() is not None]
-                    each.overlapping = [*alive, ref(tree)]
+                    tree.overlaps.append(ref(each))
+                    alive = [other for other in each.overlaps if other() is not None]
+                    each.overlaps = [*alive, ref(tree)]
                     with each.activity.lock:
                         running = [op for op in each.activity.operations if op.ended is None]
                     known = tree.activity.operations
@@ -350,8 +350,8 @@ def tree_at(root: str) -> WatchedTree:
 def _related(tree: WatchedTree) -> list[WatchedTree]:
     """Return `tree` and those above and below it, in the order of their roots."""
     trees = [tree]
-    if tree.overlapping:
-        trees += [each for other in tree.overlapping if (each := other()) is not None]
+    if tree.overlaps:
+        trees += [each for other in tree.overlaps if (each := other()) is not None]
         trees.sort(key=attrgetter("root"))
     return trees
 
