@@ -481,7 +481,9 @@ def test_a_program_is_found_on_the_path_of_the_command(workspace: Path) -> None:
         directory.mkdir()
         (directory / "tool").write_text(f"#!/bin/sh\necho {directory.name}\n")
     (second / "tool").chmod(0o755)
-    command = Command(["tool"], str(workspace), {"PATH": f"{first}:{second}:/nowhere"})
+    (workspace / "tool").symlink_to("missing")
+    path = f"{workspace}:{first}:{second}:/nowhere"
+    command = Command(["tool"], str(workspace), {"PATH": path})
     end = runtime().run(lambda: run_process(command), label="a command")
     assert end.result.stdout == b"second\n"
 

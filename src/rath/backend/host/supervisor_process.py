@@ -211,31 +211,26 @@ class Runner:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._main:
                     self._main, self._left = None, (*ended, time.monotonic() + LEAVE_SECONDS)
+            self._end_group()
         except ChildProcessError:
-            # All that it started was below us: without a child there is no member of its group.
-            self._note_end()
+            self._end_group()
             if not self._is_clear:
                 self._is_clear = True
                 self._replies += REPLY.pack(ReplyKind.IDLE, 0)
             return False
-        self._end_group()
         return True
 
     def _end_group(self) -> None:
         """Kill what an ended command left in its group, as soon as nobody there is leaving it."""
         if self._left is None:
             return
-        group, _, deadline = self._left
+        group, status, deadline = self._left
         if not self._is_ending and time.monotonic() < deadline and _has_members(group):
             return
         # It has members, or had some a moment ago: nobody else has got its number.
         signal_group(group, signal.SIGKILL)
-        self._note_end()
-
-    def _note_end(self) -> None:
-        if self._left is not None:
-            self._replies += REPLY.pack(ReplyKind.ENDED, self._left[1])
-            self._left = None
+        self._left = None
+        self._replies += REPLY.pack(ReplyKind.ENDED, status)
 
     def _flush(self) -> None:
         replies, self._replies = self._replies, b""
@@ -404,7 +399,7 @@ def _candidates(program: bytes, variables: dict[bytes, bytes]) -> Iterator[bytes
     for directory in variables.get(b"PATH", os.defpath.encode()).split(b":"):
         candidate = os.path.join(directory, program)
         # Looking is cheaper than forking for each directory.
-        if os.access(candidate, os.F_OK):
+        if os.access(candidate, os.F_OK, effective_ids=True):
             yield candidate
 
 
