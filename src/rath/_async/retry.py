@@ -6,10 +6,11 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from msgspec import Struct
+
+from rath._core.dataclasses import dataclass
 
 T = TypeVar("T")
 

@@ -6,9 +6,11 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Generic, TypeVar, cast
+
+from rath._core.dataclasses import dataclass
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

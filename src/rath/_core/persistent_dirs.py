@@ -7,11 +7,11 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from rath._core.dataclasses import dataclass
 from rath._core.files import make_private_directory
 from rath._core.retention import empty_trash, move_to_trash
 from rath._core.usage_locks import (

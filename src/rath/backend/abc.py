@@ -6,13 +6,14 @@ import posixpath
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Self
 
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.backend.capabilities import Capabilities
 from rath.backend.changes import EffectPolicy
 from rath.backend.effects import UnobservedOps, happening_in, is_observed, note_unreported

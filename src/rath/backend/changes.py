@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.effects import Attribution, EffectKind, FileEffect
 from rath.errors import BackendError
 

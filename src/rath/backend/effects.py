@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import TracebackType
 from typing import Literal, Protocol, Self
 from weakref import WeakValueDictionary
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 
 EffectKind = Literal["created", "changed", "deleted", "renamed"]
 Attribution = Literal["exact", "window", "ambiguous"]

@@ -9,13 +9,14 @@ import platform
 import threading
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+from rath._core.dataclasses import dataclass
 from rath._core.persistent_dirs import PersistentKind
 from rath._core.usage_locks import Use, begin, use_file
 from rath.config.paths import resolve_config_dir

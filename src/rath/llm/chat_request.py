@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
+from rath._core.dataclasses import dataclass
 from rath.llm.image import Image
 
 __all__ = ["RathLLMChatRequest", "RathLLMFunctionTool", "RathLLMMessage"]

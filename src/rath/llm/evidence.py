@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from msgspec import Meta, Struct, structs
 
 from rath._async.retry import Attempt
+from rath._core.dataclasses import dataclass
 from rath.errors import ProviderError
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, RathLLMTokenUsage
 from rath.llm.prices import Cost, cost_of

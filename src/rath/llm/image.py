@@ -6,10 +6,11 @@ import base64
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview
 from rath.errors import PersistenceError
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from decimal import Decimal
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from rath import config
+from rath._core.dataclasses import dataclass
 from rath.llm.chat_request import Sampling
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from rath._async.runtime import Closeable, Runtime, runtime
+from rath._core.dataclasses import dataclass
 from rath.config.env import env_value
 from rath.llm.credentials import RequestTarget, public_url
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from rath._async.plane import Lease
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.backend import registry
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
 from rath.backend.snapshots import FrozenWorkspace, Origin

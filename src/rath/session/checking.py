@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 from msgspec import structs
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.text import cut_middle, decode_output
 from rath.backend.abc import BackendSandbox

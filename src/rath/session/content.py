@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Protocol, assert_never, cast
 
 from rath._core.blobs import Blob, is_digest
+from rath._core.dataclasses import dataclass
 from rath._core.text import cut_middle, decode_output, valid_unicode
 from rath.backend import results
 from rath.backend.fallbacks import output_path

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 from uuid import UUID
@@ -15,6 +15,7 @@ from rath._async.bridge import call_either
 from rath._async.deferred import nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.options import origin_of, value_scope
 from rath.llm.image import Image

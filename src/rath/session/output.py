@@ -6,13 +6,14 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from types import MappingProxyType, UnionType
 from typing import Any, cast, get_origin
 from uuid import UUID
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview
 from rath.errors import InvalidRequestError, OutputError
 from rath.llm.evidence import Exchange

@@ -6,7 +6,6 @@ import contextvars
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
@@ -14,6 +13,7 @@ from uuid import UUID, uuid4
 from msgspec import Meta, Struct, field, structs
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.options import value_scope
 from rath._core.vector import Vector
 from rath.backend.abc import SandboxIdentity

@@ -7,12 +7,12 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NoReturn, Protocol, cast, runtime_checkable
 from uuid import UUID
 
 from rath._async.bridge import is_async
+from rath._core.dataclasses import dataclass
 from rath._core.options import origin_of, value_scope
 from rath._core.registry import Registry
 from rath._core.text import valid_unicode

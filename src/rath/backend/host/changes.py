@@ -23,13 +23,14 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.changes import (
     EffectPolicy,
     FileState,

@@ -15,13 +15,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import UUID
 
 from rath import config
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.persistent_dirs import PersistentKind
 from rath._core.registry import Registry
 from rath.config.env import env_value
