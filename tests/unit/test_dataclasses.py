@@ -109,6 +109,11 @@ class WithClassVar:
     def __post_init__(self, start: int) -> None:
         self.x += start
 
+@dataclass(frozen=True, slots=True)
+class WithConstant:
+    read_only: ClassVar[bool] = True
+    x: int = 1
+
 @dataclass(order=True, frozen=True, slots=True)
 class Ordered:
     x: int
@@ -195,6 +200,7 @@ PROGRAMS = """
     OwnMethods("abc"), OwnMethods("a") == OwnMethods("b"), hash(OwnMethods("a"))
     WithClassVar(4), WithClassVar(4, x=1), WithClassVar.count, dataclasses.fields(WithClassVar)
     WithClassVar(4, 1)
+    WithConstant(), WithConstant.read_only, fields(WithConstant), WithConstant.__slots__
     Ordered(1) < Ordered(2), sorted([Ordered(2), Ordered(1)])
     Point(1) < Point(2)
     Derived(4), Derived(4) == Derived(4), Derived(4).y, isinstance(Derived(4), Point)

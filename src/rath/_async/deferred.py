@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextvars
 import logging
@@ -14,11 +13,18 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import chain
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from rath._async.runtime import Running, finish_or_cancel, runtime, wait_interruptibly
+from rath._core.lazy_imports import lazy_modules
 from rath.errors import RathError, SelfWaitError
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    (asyncio,) = lazy_modules(__name__, "asyncio")
+
 
 T = TypeVar("T")
 V = TypeVar("V")

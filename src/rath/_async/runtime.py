@@ -8,13 +8,11 @@ User code never runs on the runtime loop, so nothing a user writes can stall ano
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextvars
 import inspect
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -24,10 +22,18 @@ from contextlib import suppress
 from functools import partial, wraps
 from opcode import opname
 from types import FrameType
-from typing import Any, Literal, NoReturn, ParamSpec, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Protocol, TypeVar, get_args
 
 from rath._async.workers import UserExit, WorkerThreads, tame
+from rath._core.lazy_imports import lazy_modules
 from rath.errors import SelfWaitError
+
+if TYPE_CHECKING:
+    import asyncio
+    import signal
+else:
+    asyncio, signal = lazy_modules(__name__, "asyncio", "signal")
+
 
 _log = logging.getLogger("rath.runtime")
 

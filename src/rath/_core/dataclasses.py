@@ -19,6 +19,7 @@ __all__ = ["dataclass"]
 _OPTIONS = {"eq", "frozen", "kw_only", "repr", "slots"}
 _TABLES = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
 _REPLACE = ("__replace__",) if sys.version_info >= (3, 13) else ()
+_CLASS_VAR = "ClassVar["
 _NO_FIELDS = ("ClassVar", "InitVar", "KW_ONLY")
 
 
@@ -58,12 +59,16 @@ def _is_plain(cls: type, options: dict[str, bool]) -> bool:
         and options.get("slots", False)
         and options.keys() <= _OPTIONS
         and cls.__dict__.keys().isdisjoint(("__slots__", "__setattr__", "__delattr__"))
-        and not any(
-            not isinstance(kind, str) or any(word in kind for word in _NO_FIELDS)
-            for kind in cls.__annotations__.values()
-        )
+        and all(_is_usual(kind) for kind in cls.__annotations__.values())
         # Without slots, a base leaves it to this class to have those of its fields.
         and all("__slots__" in base.__dict__ for base in cls.__mro__[1:-1] if _has_fields(base))
+    )
+
+
+def _is_usual(annotation: object) -> bool:
+    """Tell whether it is certain from its text what it makes of a name: a field, or a ClassVar."""
+    return isinstance(annotation, str) and not any(
+        word in annotation.removeprefix(_CLASS_VAR) for word in _NO_FIELDS
     )
 
 
@@ -73,7 +78,9 @@ def _has_fields(base: type) -> bool:
 
 def _with_slots(cls: type, options: dict[str, bool]) -> type:
     namespace = dict(cls.__dict__)
-    defaults = {name: namespace.pop(name) for name in cls.__annotations__ if name in namespace}
+    kinds = cls.__annotations__
+    names = [name for name, kind in kinds.items() if not kind.startswith(_CLASS_VAR)]
+    defaults = {name: namespace.pop(name) for name in names if name in namespace}
     is_frozen, has_eq = options.get("frozen", False), options.get("eq", True)
     own_hash = namespace.get("__hash__")
     has_hash = own_hash is not None or ("__hash__" in namespace and "__eq__" not in namespace)
@@ -93,7 +100,7 @@ def _with_slots(cls: type, options: dict[str, bool]) -> type:
         namespace.setdefault("__setstate__", _set_state)
 
     inherited = {name for base in cls.__mro__[1:-1] for name in _slots_of(base)}
-    namespace["__slots__"] = tuple(name for name in cls.__annotations__ if name not in inherited)
+    namespace["__slots__"] = tuple(name for name in names if name not in inherited)
     namespace["__qualname__"] = cls.__qualname__
     for made_with_class in ("__dict__", "__weakref__"):
         namespace.pop(made_with_class, None)

@@ -7,10 +7,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
-from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import pathlib
+else:
+    (pathlib,) = lazy_modules(__name__, "pathlib")
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -70,4 +76,4 @@ def module_name(module: str) -> str:
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")
     path = getattr(main, "__file__", None)
-    return Path(path).stem if path else module
+    return pathlib.Path(path).stem if path else module

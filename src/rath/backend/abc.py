@@ -9,21 +9,32 @@ from contextlib import ExitStack
 from dataclasses import field
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
-from rath.backend.capabilities import Capabilities
-from rath.backend.changes import EffectPolicy
-from rath.backend.effects import UnobservedOps, happening_in, is_observed, note_unreported
-from rath.backend.fallbacks import ToolFallbacks
+from rath._core.lazy_imports import lazy_modules
 from rath.backend.results import ToolExecutionFailure, ToolResult
-from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
-from rath.backend.stream import Stream
 from rath.backend.tool_types import BackendTool, require_payload
-from rath.backend.workspace import Use, WorkspaceRef, begin_use_of, new_ref
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
+
+if TYPE_CHECKING:
+    from rath.backend import capabilities, changes, effects, fallbacks, stream
+    from rath.backend import workspace as workspaces
+    from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
+    from rath.backend.workspace import Use, WorkspaceRef
+else:
+    capabilities, changes, effects, fallbacks, stream, workspaces = lazy_modules(
+        __name__,
+        "rath.backend.capabilities",
+        "rath.backend.changes",
+        "rath.backend.effects",
+        "rath.backend.fallbacks",
+        "rath.backend.stream",
+        workspaces="rath.backend.workspace",
+    )
+
 
 HOOKS = {"aopen": "_aopen", "aclose": "_aclose", "adispatch": "_adispatch"}
 """The coroutines that a backend implements, each with the older name that does as well."""
@@ -59,7 +70,7 @@ class BackendSandboxSpec:
     limits: SandboxLimits | None = None
     """What all that runs inside may use together, where the backend can limit it."""
 
-    effects: EffectPolicy | None = None
+    effects: changes.EffectPolicy | None = None
     """How effects of commands and code are looked for; `EffectPolicy()` by default."""
 
 
@@ -111,7 +122,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         super().__init__(backend, spec)
         self.backend = backend
         self.origin = origin
-        self.unobserved = UnobservedOps()
+        self.unobserved = effects.UnobservedOps()
         """Counts what ran in it and was observed by nobody."""
         self._uses: list[Use] = []
         self._workspace_ref: WorkspaceRef | None = None
@@ -119,7 +130,9 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         """Its id in `PersistentSandboxRegistry`, None for one that is in none."""
         self._name = handle
         self._closed = closed
-        self._fallbacks = ToolFallbacks(backend.supported_calls(), reads_parts=backend.reads_parts)
+        self._fallbacks = fallbacks.ToolFallbacks(
+            backend.supported_calls(), reads_parts=backend.reads_parts
+        )
         if handle and not closed:
             self._native = backend.adopt(self)
 
@@ -144,7 +157,9 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         """How session logs name its workspace; can be held without holding the sandbox."""
         with self._count_lock:
             if self._workspace_ref is None:
-                self._workspace_ref = new_ref(self, self.backend.workspace_directory(self))
+                self._workspace_ref = workspaces.new_ref(
+                    self, self.backend.workspace_directory(self)
+                )
             return self._workspace_ref
 
     async def arequire(self) -> None:
@@ -181,17 +196,17 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         for use in self._uses:
             use.touch()
         with ExitStack() as stack:
-            stack.enter_context(happening_in(self))
+            stack.enter_context(effects.happening_in(self))
             if not op.read_only:
                 stack.enter_context(self.unobserved.counting())
-                if is_observed() and not self.backend.capabilities().observes_effects:
-                    stack.enter_context(note_unreported(self.backend.name))
+                if effects.is_observed() and not self.backend.capabilities().observes_effects:
+                    stack.enter_context(effects.note_unreported(self.backend.name))
             return await self._fallbacks.adispatch(op, super().adispatch)
 
     async def aopen_native(self) -> Any:
         directory = self.spec.working_dir if self.spec is not None else None
         if directory is not None:
-            use = await runtime().call_in_worker(partial(begin_use_of, directory))
+            use = await runtime().call_in_worker(partial(workspaces.begin_use_of, directory))
             if use is not None:
                 self.hold(use)
         try:
@@ -232,13 +247,13 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         """Return one digest over all files of the workspace, None where the backend has none."""
         return await self.backend.aworkspace_digest(await self.aopened())
 
-    def stream(self, *, buffer: int = 0) -> Stream:
+    def stream(self, *, buffer: int = 0) -> stream.Stream:
         """Return a queue of operations on this sandbox that run one after another.
 
         Args:
             buffer: How many may wait before `submit` blocks; 0 means no limit.
         """
-        return Stream(self, buffer=buffer)
+        return stream.Stream(self, buffer=buffer)
 
     def describe(self) -> SandboxIdentity:
         """Return where its operations run, as the record keeps it; never waits."""
@@ -287,7 +302,7 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
 
     @classmethod
     @abstractmethod
-    def capabilities(cls) -> Capabilities:
+    def capabilities(cls) -> capabilities.Capabilities:
         """Return what it offers."""
 
     @classmethod

@@ -12,16 +12,18 @@ from msgspec import Meta, Struct, structs
 
 from rath._async.retry import Attempt
 from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath.errors import ProviderError
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, RathLLMTokenUsage
-from rath.llm.prices import Cost, cost_of
-from rath.llm.stream import ServedInfo, StreamFold
 
 if TYPE_CHECKING:
+    from rath.llm import prices, stream
+
     JsonValue: TypeAlias = (
         "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
     )
 else:
+    prices, stream = lazy_modules(__name__, "rath.llm.prices", "rath.llm.stream")
     JsonValue = Any  # msgspec knows no type that holds itself
 CallStatus = Literal["done", "failed", "cancelled"]
 OnDelta = Callable[[RathLLMStreamDelta], Awaitable[None] | None]
@@ -107,7 +109,7 @@ class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=T
     """Provider kind, endpoint and model whose failure led to this call, None for a first choice."""
 
     @property
-    def cost(self) -> Cost | None:
+    def cost(self) -> prices.Cost | None:
         """What the call cost, from its `usage`; None where no price or no usage is known.
 
         A call that failed or was cancelled costs what its usage says. The first question of a
@@ -115,11 +117,11 @@ class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=T
         """
         known = vars(self)
         if "cost" not in known:
-            known["cost"] = cost_of(self)
-        cost: Cost | None = known["cost"]
+            known["cost"] = prices.cost_of(self)
+        cost: prices.Cost | None = known["cost"]
         return cost
 
-    def settle_cost(self, cost: Cost | None) -> None:
+    def settle_cost(self, cost: prices.Cost | None) -> None:
         """Say once for all what the call cost, as a file does: prices change, and that does not."""
         vars(self)["cost"] = cost
 
@@ -186,8 +188,8 @@ class CallRecorder:
         self.endpoint = facts.endpoint
         self.credential: str | None = None
         self.sdk_version: str | None = None
-        self.served = ServedInfo()
-        self.folded: StreamFold | None = None
+        self.served = stream.ServedInfo()
+        self.folded: stream.StreamFold | None = None
         self.response: RathLLMChatResponse | None = None
         self.error: str | None = None
         self._started_at = time.perf_counter()
@@ -201,9 +203,9 @@ class CallRecorder:
         """Remember what is known once there is a way to the endpoint."""
         self.endpoint, self.sdk_version, self.credential = endpoint, sdk_version, credential
 
-    def begin_stream(self) -> StreamFold:
+    def begin_stream(self) -> stream.StreamFold:
         """Start to fold an answer from nothing; a try that failed before is forgotten."""
-        self.folded = StreamFold()
+        self.folded = stream.StreamFold()
         self._first_token = None
         return self.folded
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from rath._async.deferred import Deferred
-from rath._core.lazy_imports import lazy_function
+from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.text import short_id
-from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
-from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
 from rath.session.body import Body, CostSum
@@ -27,9 +24,7 @@ from rath.session.chunk import (
 )
 from rath.session.derive import Branching
 from rath.session.events import GivenUsage
-from rath.session.files.session_files import SessionFiles
 from rath.session.graph.kind import LineageKind
-from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import (
     Edge,
     LineageRecorder,
@@ -37,12 +32,23 @@ from rath.session.graph.recording import (
     Provenance,
     note_content,
 )
-from rath.session.log.store import SessionStore
 from rath.session.operation import next_place
 from rath.session.outcome import outcome_extras
 from rath.session.output import TypedReading
 from rath.session.record import Entry, evidence_of, last_text
 from rath.session.tooling import Tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rath.backend.abc import BackendSandbox, BackendSandboxSpec
+    from rath.llm.image import ImageSource
+    from rath.session.files import session_files
+    from rath.session.graph.legacy import SessionLineage
+    from rath.session.log.store import SessionStore
+else:
+    (session_files,) = lazy_modules(__name__, "rath.session.files.session_files")
+
 
 # They are written against the class.
 _save = lazy_function("rath.session.loading", "save")
@@ -316,9 +322,9 @@ class Session(Branching, Checking, Deciding, TypedReading):
         return self.inherited(self._cell.result()).cost()
 
     @property
-    def files(self) -> SessionFiles:
+    def files(self) -> session_files.SessionFiles:
         """The file changes of the session, read from the record; reads of it wait for the run."""
-        return SessionFiles(self)
+        return session_files.SessionFiles(self)
 
     def evidence_of(self, row: ChunkRow) -> Entry | None:
         """Return the entry of the record that made `row`, None for one that was written; waits."""

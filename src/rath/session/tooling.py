@@ -8,11 +8,11 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Literal, NoReturn, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast, runtime_checkable
 from uuid import UUID
 
-from rath._async.bridge import is_async
 from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath._core.options import origin_of, value_scope
 from rath._core.registry import Registry
 from rath._core.text import valid_unicode
@@ -21,6 +21,12 @@ from rath.errors import ToolNameConflictError
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.content import json_digest
+
+if TYPE_CHECKING:
+    from rath._async import bridge
+else:
+    (bridge,) = lazy_modules(__name__, "rath._async.bridge")
+
 
 ToolEffects = Literal["read_only", "idempotent", "non_idempotent"]
 SystemTools = bool | Sequence[str]
@@ -178,7 +184,7 @@ def offer(tool: Tool) -> ToolOffer:
         origin=str(getattr(tool, "origin", "")) or origin_of(type(tool)),
         effects=getattr(tool, "effects", "non_idempotent"),
         operator=cast("SandboxOperator", tool) if on_sandbox else None,
-        is_plain=not on_sandbox and not is_async(in_a_loop(tool)),
+        is_plain=not on_sandbox and not bridge.is_async(in_a_loop(tool)),
         approval=check_approval(getattr(tool, "approval", "never"), f"tool {tool.name!r}"),
     )
 
@@ -189,7 +195,7 @@ def in_a_loop(tool: Tool) -> Callable[[Any, Mapping[str, Any]], Any]:
     Such a tool is a plain function for who calls it himself, and blocks no thread in a run.
     """
     coroutine: object = getattr(tool, "acall", None)
-    return coroutine if is_async(coroutine) else tool  # type: ignore[arg-type,return-value]  # is_async tells
+    return coroutine if bridge.is_async(coroutine) else tool  # type: ignore[arg-type,return-value]  # is_async tells
 
 
 def tool_digest(offer: ToolOffer) -> str:
