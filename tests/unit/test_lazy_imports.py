@@ -7,6 +7,7 @@ import threading
 from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from rath._core.lazy_imports import lazy_modules
 
 
 @pytest.fixture
-def importer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ModuleType]:
+def importer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
     """A module beside which `lazily_loaded` and `package.inner` can be imported."""
     (tmp_path / "lazily_loaded.py").write_text("ANSWER = 42\n")
     (tmp_path / "package").mkdir()
@@ -28,14 +29,14 @@ def importer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Modul
         sys.modules.pop(name, None)
 
 
-def test_a_module_is_imported_by_the_first_read(importer: ModuleType) -> None:
+def test_a_module_is_imported_by_the_first_read(importer: Any) -> None:
     (importer.lazily_loaded,) = lazy_modules("the_importer", "lazily_loaded")
     assert "lazily_loaded" not in sys.modules
     assert importer.lazily_loaded.ANSWER == 42
     assert importer.lazily_loaded is sys.modules["lazily_loaded"]
 
 
-def test_modules_stand_under_their_last_part_or_their_alias(importer: ModuleType) -> None:
+def test_modules_stand_under_their_last_part_or_their_alias(importer: Any) -> None:
     importer.inner, importer.other = lazy_modules(
         "the_importer", "package.inner", other="lazily_loaded"
     )
@@ -44,7 +45,7 @@ def test_modules_stand_under_their_last_part_or_their_alias(importer: ModuleType
     assert importer.other is sys.modules["lazily_loaded"]
 
 
-def test_a_name_that_is_not_there_is_named(importer: ModuleType) -> None:
+def test_a_name_that_is_not_there_is_named(importer: Any) -> None:
     importer.lazily_loaded, importer.nothing = lazy_modules(
         "the_importer", "lazily_loaded", "no_such_module"
     )
@@ -54,7 +55,7 @@ def test_a_name_that_is_not_there_is_named(importer: ModuleType) -> None:
         _ = importer.nothing.ANSWER
 
 
-def test_threads_may_read_first_at_the_same_time(importer: ModuleType) -> None:
+def test_threads_may_read_first_at_the_same_time(importer: Any) -> None:
     (importer.lazily_loaded,) = lazy_modules("the_importer", "lazily_loaded")
     stand_in, start = importer.lazily_loaded, threading.Barrier(8)
     answers: list[int] = []
