@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextvars
-import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import chain
 from types import TracebackType
@@ -22,14 +20,14 @@ from rath.errors import RathError, SelfWaitError
 
 if TYPE_CHECKING:
     import asyncio
+    import logging
+    from concurrent.futures import Future
 else:
-    (asyncio,) = lazy_modules(__name__, "asyncio")
+    asyncio, logging = lazy_modules(__name__, "asyncio", "logging")
 
 
 T = TypeVar("T")
 V = TypeVar("V")
-
-_log = logging.getLogger("rath.session")
 
 _INTERRUPT_SECONDS = 1.0
 """How long Ctrl-C waits for the cancelled run to end its child processes before it goes on."""
@@ -295,7 +293,7 @@ class Deferred(Generic[T]):
         try:
             call()
         except BaseException:  # noqa: BLE001  # the run has ended, and others wait for their turn
-            _log.exception("what was to be done at the end of %s failed", self._name())
+            _log().exception("what was to be done at the end of %s failed", self._name())
 
     def _get(self) -> T:
         if self._error is not None:
@@ -370,7 +368,7 @@ class Deferred(Generic[T]):
         """Log the error of a failed run that nobody has read, once."""
         if self._error is not None and not self._read:
             self._read = True
-            _log.error("%s failed and nobody read its result: %r", self._name(), self._error)
+            _log().error("%s failed and nobody read its result: %r", self._name(), self._error)
 
     def __del__(self) -> None:
         self.tell_unread()
@@ -390,6 +388,10 @@ def _tell_all_unread() -> None:
 atexit.register(_tell_all_unread)
 
 
+def _log() -> logging.Logger:
+    return logging.getLogger("rath.session")
+
+
 def _is_over(ref: weakref.ref[Deferred[Any]]) -> bool:
     cell = ref()
     return cell is None or cell.done()
@@ -399,4 +401,4 @@ def _wait_briefly(future: Future[Any]) -> None:
     try:
         future.exception(timeout=_INTERRUPT_SECONDS)
     except TimeoutError:
-        _log.warning("a cancelled run is still ending its work in the background")
+        _log().warning("a cancelled run is still ending its work in the background")

@@ -15,25 +15,20 @@ from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
+from rath.backend.changes import EffectPolicy
+from rath.backend.effects import UnobservedOps, happening_in, is_observed, note_unreported
 from rath.backend.results import ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendTool, require_payload
+from rath.backend.workspace import Use, WorkspaceRef, begin_use_of, new_ref
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
 
 if TYPE_CHECKING:
-    from rath.backend import capabilities, changes, effects, fallbacks, stream
-    from rath.backend import workspace as workspaces
+    from rath.backend import fallbacks, stream
+    from rath.backend.capabilities import Capabilities
     from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
-    from rath.backend.workspace import Use, WorkspaceRef
+    from rath.backend.stream import Stream
 else:
-    capabilities, changes, effects, fallbacks, stream, workspaces = lazy_modules(
-        __name__,
-        "rath.backend.capabilities",
-        "rath.backend.changes",
-        "rath.backend.effects",
-        "rath.backend.fallbacks",
-        "rath.backend.stream",
-        workspaces="rath.backend.workspace",
-    )
+    fallbacks, stream = lazy_modules(__name__, "rath.backend.fallbacks", "rath.backend.stream")
 
 
 HOOKS = {"aopen": "_aopen", "aclose": "_aclose", "adispatch": "_adispatch"}
@@ -70,7 +65,7 @@ class BackendSandboxSpec:
     limits: SandboxLimits | None = None
     """What all that runs inside may use together, where the backend can limit it."""
 
-    effects: changes.EffectPolicy | None = None
+    effects: EffectPolicy | None = None
     """How effects of commands and code are looked for; `EffectPolicy()` by default."""
 
 
@@ -122,7 +117,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         super().__init__(backend, spec)
         self.backend = backend
         self.origin = origin
-        self.unobserved = effects.UnobservedOps()
+        self.unobserved = UnobservedOps()
         """Counts what ran in it and was observed by nobody."""
         self._uses: list[Use] = []
         self._workspace_ref: WorkspaceRef | None = None
@@ -157,9 +152,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         """How session logs name its workspace; can be held without holding the sandbox."""
         with self._count_lock:
             if self._workspace_ref is None:
-                self._workspace_ref = workspaces.new_ref(
-                    self, self.backend.workspace_directory(self)
-                )
+                self._workspace_ref = new_ref(self, self.backend.workspace_directory(self))
             return self._workspace_ref
 
     async def arequire(self) -> None:
@@ -196,17 +189,17 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         for use in self._uses:
             use.touch()
         with ExitStack() as stack:
-            stack.enter_context(effects.happening_in(self))
+            stack.enter_context(happening_in(self))
             if not op.read_only:
                 stack.enter_context(self.unobserved.counting())
-                if effects.is_observed() and not self.backend.capabilities().observes_effects:
-                    stack.enter_context(effects.note_unreported(self.backend.name))
+                if is_observed() and not self.backend.capabilities().observes_effects:
+                    stack.enter_context(note_unreported(self.backend.name))
             return await self._fallbacks.adispatch(op, super().adispatch)
 
     async def aopen_native(self) -> Any:
         directory = self.spec.working_dir if self.spec is not None else None
         if directory is not None:
-            use = await runtime().call_in_worker(partial(workspaces.begin_use_of, directory))
+            use = await runtime().call_in_worker(partial(begin_use_of, directory))
             if use is not None:
                 self.hold(use)
         try:
@@ -247,7 +240,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         """Return one digest over all files of the workspace, None where the backend has none."""
         return await self.backend.aworkspace_digest(await self.aopened())
 
-    def stream(self, *, buffer: int = 0) -> stream.Stream:
+    def stream(self, *, buffer: int = 0) -> Stream:
         """Return a queue of operations on this sandbox that run one after another.
 
         Args:
@@ -302,7 +295,7 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
 
     @classmethod
     @abstractmethod
-    def capabilities(cls) -> capabilities.Capabilities:
+    def capabilities(cls) -> Capabilities:
         """Return what it offers."""
 
     @classmethod

@@ -18,6 +18,7 @@ from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, Rath
 
 if TYPE_CHECKING:
     from rath.llm import prices, stream
+    from rath.llm.prices import Cost
 
     JsonValue: TypeAlias = (
         "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
@@ -109,7 +110,7 @@ class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=T
     """Provider kind, endpoint and model whose failure led to this call, None for a first choice."""
 
     @property
-    def cost(self) -> prices.Cost | None:
+    def cost(self) -> Cost | None:
         """What the call cost, from its `usage`; None where no price or no usage is known.
 
         A call that failed or was cancelled costs what its usage says. The first question of a
@@ -118,10 +119,10 @@ class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=T
         known = vars(self)
         if "cost" not in known:
             known["cost"] = prices.cost_of(self)
-        cost: prices.Cost | None = known["cost"]
+        cost: Cost | None = known["cost"]
         return cost
 
-    def settle_cost(self, cost: prices.Cost | None) -> None:
+    def settle_cost(self, cost: Cost | None) -> None:
         """Say once for all what the call cost, as a file does: prices change, and that does not."""
         vars(self)["cost"] = cost
 

@@ -12,16 +12,14 @@ from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
+from rath.backend.workspace import StoredWorkspace, WorkspaceRef
 from rath.llm.provider import Provider
 
 if TYPE_CHECKING:
     from rath.backend import registry
-    from rath.backend import workspace as workspaces
     from rath.backend.snapshots import FrozenWorkspace, Origin
 else:
-    registry, workspaces = lazy_modules(
-        __name__, "rath.backend.registry", workspaces="rath.backend.workspace"
-    )
+    (registry,) = lazy_modules(__name__, "rath.backend.registry")
 
 
 _lock = threading.RLock()
@@ -37,7 +35,7 @@ class PlacementRef:
     handle_id: str | None = None
     """Identity of a remote sandbox in the registry."""
 
-    workspace: workspaces.WorkspaceRef | workspaces.StoredWorkspace | None = None
+    workspace: WorkspaceRef | StoredWorkspace | None = None
 
 
 NOWHERE = PlacementRef()
@@ -64,7 +62,7 @@ class Placement:
         self._lease: Lease | None = None
         self._sandbox: BackendSandbox | None = None
         self._whereabouts: PlacementRef | None = None
-        self._stored: workspaces.StoredWorkspace | None = None
+        self._stored: StoredWorkspace | None = None
         if sandbox is not None:
             self._hold(sandbox)
 
@@ -224,10 +222,10 @@ class StoredSandbox(BackendSandbox):
     """
 
     def __init__(
-        self, backend: Backend, spec: BackendSandboxSpec | None, stored: workspaces.StoredWorkspace
+        self, backend: Backend, spec: BackendSandboxSpec | None, stored: StoredWorkspace
     ) -> None:
         super().__init__(backend, "", spec)
-        self._workspace_ref = workspaces.WorkspaceRef(stored)
+        self._workspace_ref = WorkspaceRef(stored)
         self._stored = stored
 
     def require(self) -> None:

@@ -13,6 +13,7 @@ from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.text import cut_middle, decode_output
+from rath.backend.effects import observe_effects
 from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
@@ -32,16 +33,14 @@ from rath.session.scope import collect_session, current_replay, current_source
 if TYPE_CHECKING:
     import shlex
 
-    from rath.backend import effects
     from rath.backend.abc import BackendSandbox
     from rath.session.calls import results
     from rath.session.files import changes
     from rath.session.files.changes import Step
 else:
-    shlex, effects, results, changes = lazy_modules(
+    shlex, results, changes = lazy_modules(
         __name__,
         "shlex",
-        "rath.backend.effects",
         "rath.session.calls.results",
         "rath.session.files.changes",
     )
@@ -169,7 +168,7 @@ async def _ajudge(
     session, place = where
     operation = Operation(operation=uuid4(), kind="check", place=place, session=session)
     started = time.monotonic()
-    with effects.observe_effects() as log:
+    with observe_effects() as log:
         result = await sandbox.adispatch(command)
     elapsed_ms = (time.monotonic() - started) * 1000
     if isinstance(result, ToolExecutionFailure) and result.kind == "unsupported_tool":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
@@ -28,19 +27,21 @@ from rath.session.scope import (
 )
 
 if TYPE_CHECKING:
+    import logging
+
     from rath.llm.image import ImageSource
     from rath.session import autosave
     from rath.session.files import changes, session_files
+    from rath.session.files.session_files import CopyOrigin
 else:
-    session_files, changes, autosave = lazy_modules(
+    logging, session_files, changes, autosave = lazy_modules(
         __name__,
+        "logging",
         "rath.session.files.session_files",
         "rath.session.files.changes",
         "rath.session.autosave",
     )
 
-
-_log = logging.getLogger("rath.session")
 
 # Only where a program is resumed.
 _find_derivation = lazy_function("rath.session.programs", "find_derivation")
@@ -247,7 +248,7 @@ class Branching(SessionBase):
         operator, kind = _OPERATORS[operation]
         return _Derivation(place.new_id(), place, operator, kind, operation, parents, placement)
 
-    def frozen_files(self, operation: str) -> session_files.CopyOrigin:
+    def frozen_files(self, operation: str) -> CopyOrigin:
         """Return the files of this session, frozen now or when its run has ended.
 
         Raises:

@@ -23,25 +23,20 @@ What must not be torn apart is one group of lines, which counts as a whole or no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from msgspec import Struct
 
 from rath._core.dataclasses import dataclass
-from rath._core.lazy_imports import lazy_modules
 from rath.backend.abc import BackendSandboxSpec
+from rath.backend.workspace import StoredWorkspace
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.chunk import ChunkRow
 from rath.session.graph.kind import LineageKind
 from rath.session.outcome import Outcome
 from rath.session.record import Entry, Time, ToolRun
-
-if TYPE_CHECKING:
-    from rath.backend import workspace as workspaces
-else:
-    (workspaces,) = lazy_modules(__name__, workspaces="rath.backend.workspace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +73,7 @@ class Header(_Event, frozen=True, kw_only=True, tag="header"):
     sandbox_backend: str | None = None
     sandbox_spec: BackendSandboxSpec | None = None
     sandbox_handle_id: str | None = None
-    workspace: workspaces.StoredWorkspace | None = None
+    workspace: StoredWorkspace | None = None
     """Where its files are; None for a session without a place, or whose log is from before."""
 
     rows: tuple[AncestorRange, ...] = ()
@@ -193,7 +188,7 @@ class PlacementChange(_Event, frozen=True, kw_only=True, tag="placement"):
     sandbox_backend: str | None = None
     sandbox_spec: BackendSandboxSpec | None = None
     sandbox_handle_id: str | None = None
-    workspace: workspaces.StoredWorkspace | None = None
+    workspace: StoredWorkspace | None = None
 
 
 class Finished(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Generator, Iterable, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,10 +13,10 @@ from msgspec import Meta, Struct, field, structs
 
 from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
-from rath._core.lazy_imports import lazy_modules
 from rath._core.options import value_scope
 from rath._core.vector import Vector
 from rath.backend.abc import SandboxIdentity
+from rath.backend.effects import FileEffect
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.evidence import CallEvidence
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
@@ -26,10 +25,7 @@ from rath.session.operation import Place
 from rath.session.output_schema import OutputSpec
 
 if TYPE_CHECKING:
-    from rath.backend import effects
-else:
-    (effects,) = lazy_modules(__name__, "rath.backend.effects")
-
+    from concurrent.futures import Future
 
 OperationKind = Literal[
     "loop", "compress", "select", "fork", "detach", "merge", "delegate", "memory", "check"
@@ -215,7 +211,7 @@ class ToolRun(RecordEntry, frozen=True, kw_only=True, tag="tool_run"):
     full: Blob | None = None
     """The whole result where `shown` is a part of it."""
 
-    file_effects: tuple[effects.FileEffect, ...] = ()
+    file_effects: tuple[FileEffect, ...] = ()
     effect_gaps: tuple[str, ...] = ()
     """Why effects may be missing, in words."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from rath.session.graph.recording import (
     Provenance,
     note_content,
 )
+from rath.session.log.store import SessionStore
 from rath.session.operation import next_place
 from rath.session.outcome import outcome_extras
 from rath.session.output import TypedReading
@@ -39,13 +41,11 @@ from rath.session.record import Entry, evidence_of, last_text
 from rath.session.tooling import Tool
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rath.backend.abc import BackendSandbox, BackendSandboxSpec
     from rath.llm.image import ImageSource
     from rath.session.files import session_files
+    from rath.session.files.session_files import SessionFiles
     from rath.session.graph.legacy import SessionLineage
-    from rath.session.log.store import SessionStore
 else:
     (session_files,) = lazy_modules(__name__, "rath.session.files.session_files")
 
@@ -322,7 +322,7 @@ class Session(Branching, Checking, Deciding, TypedReading):
         return self.inherited(self._cell.result()).cost()
 
     @property
-    def files(self) -> session_files.SessionFiles:
+    def files(self) -> SessionFiles:
         """The file changes of the session, read from the record; reads of it wait for the run."""
         return session_files.SessionFiles(self)
 
