@@ -15,6 +15,7 @@ from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
+from rath.backend.capabilities import Capabilities
 from rath.backend.changes import EffectPolicy
 from rath.backend.effects import UnobservedOps, happening_in, is_observed, note_unreported
 from rath.backend.results import ToolExecutionFailure, ToolResult
@@ -24,7 +25,6 @@ from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTo
 
 if TYPE_CHECKING:
     from rath.backend import fallbacks, stream
-    from rath.backend.capabilities import Capabilities
     from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
     from rath.backend.stream import Stream
 else:

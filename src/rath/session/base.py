@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from uuid import UUID, uuid4
 
 from rath._async.deferred import Deferred
@@ -16,14 +16,11 @@ from rath.llm.provider import Provider
 from rath.session.bindings import Bindings, Placement
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
+from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.open_calls import OpenCall, current_outcome, open_calls
 from rath.session.outcome import Outcome
 from rath.session.record import Entry, Record
-
-if TYPE_CHECKING:
-    from rath.session.graph.legacy import SessionLineage
-
 
 _add_late = lazy_function("rath.session.loading", "add_late")
 _late_lock = threading.Lock()

@@ -13,6 +13,7 @@ from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.text import cut_middle, decode_output
+from rath.backend.abc import BackendSandbox
 from rath.backend.effects import observe_effects
 from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
@@ -33,7 +34,6 @@ from rath.session.scope import collect_session, current_replay, current_source
 if TYPE_CHECKING:
     import shlex
 
-    from rath.backend.abc import BackendSandbox
     from rath.session.calls import results
     from rath.session.files import changes
     from rath.session.files.changes import Step

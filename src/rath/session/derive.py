@@ -9,6 +9,7 @@ from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function, lazy_modules
+from rath.llm.image import ImageSource
 from rath.session.base import SessionBase
 from rath.session.bindings import Placement
 from rath.session.body import Body, branched, delegated, derived, merged
@@ -29,7 +30,6 @@ from rath.session.scope import (
 if TYPE_CHECKING:
     import logging
 
-    from rath.llm.image import ImageSource
     from rath.session import autosave
     from rath.session.files import changes, session_files
     from rath.session.files.session_files import CopyOrigin

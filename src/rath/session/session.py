@@ -10,7 +10,9 @@ from uuid import UUID
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.text import short_id
+from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
 from rath.session.body import Body, CostSum
@@ -26,6 +28,7 @@ from rath.session.chunk import (
 from rath.session.derive import Branching
 from rath.session.events import GivenUsage
 from rath.session.graph.kind import LineageKind
+from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import (
     Edge,
     LineageRecorder,
@@ -41,11 +44,8 @@ from rath.session.record import Entry, evidence_of, last_text
 from rath.session.tooling import Tool
 
 if TYPE_CHECKING:
-    from rath.backend.abc import BackendSandbox, BackendSandboxSpec
-    from rath.llm.image import ImageSource
     from rath.session.files import session_files
     from rath.session.files.session_files import SessionFiles
-    from rath.session.graph.legacy import SessionLineage
 else:
     (session_files,) = lazy_modules(__name__, "rath.session.files.session_files")
 
