@@ -52,6 +52,14 @@ FIRST_LINES = "import rath\nfrom rath import flow\nfrom rath.session import Sess
 MOST_MODULES = 148
 """How many modules these lines may load; an interpreter of 3.11 has 32 before."""
 
+SHOW_HELP = """
+import contextlib, io
+from rath.cli import main
+sys.argv = ["rath", "--help"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+"""
+
 LOADED_LATE = {"asyncio", "email", "importlib.metadata", "jsonschema", "pydantic", "rich",
                "sqlite3", "ssl", "subprocess", "typer", "urllib.request"}  # fmt: skip
 """What is needed only where something runs."""
@@ -130,6 +138,16 @@ def test_the_first_lines_of_a_program_load_only_what_they_use() -> None:
     beyond = [f"{name} by {imports[name]}" for name in [*imports][MOST_MODULES:]]
     weights = Counter(imports.values()).most_common(12)
     assert not beyond, f"too many modules: {beyond}; most are imported by {weights}"
+
+
+def test_help_of_the_command_imports_no_verb() -> None:
+    imports = imports_of(SHOW_HELP)
+    late = {"asyncio", "jsonschema", "pydantic", "rath.flow", "rath.session", "sqlite3"}
+    assert [f"{name} by {imports[name]}" for name in imports if name in late] == []
+    assert {name for name in imports if name.startswith("rath.cli.")} == {
+        "rath.cli.app",
+        "rath.cli.terminal",
+    }
 
 
 def test_a_module_that_should_not_load_is_named_with_its_importer() -> None:
