@@ -21,7 +21,7 @@ def importer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "inner.py").write_text("ANSWER = 43\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     module = ModuleType("the_importer")
     monkeypatch.setitem(sys.modules, "the_importer", module)
     yield module

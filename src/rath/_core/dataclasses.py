@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["dataclass"]
@@ -43,13 +43,18 @@ class _OnFirstUse:
 
 def _dataclass(cls: type | None = None, /, **options: bool) -> Any:
     if cls is None:
-        return lambda cls: _dataclass(cls, **options)
+        return partial(_make, options)
+    return _make(options, cls)
+
+
+def _make(options: dict[str, bool], cls: type) -> type:
     return _with_slots(cls, options) if _is_plain(cls, options) else _written(cls, options)
 
 
 def _written(cls: type, options: dict[str, bool]) -> type:
-    make: Callable[[type], type] = dataclasses.dataclass(**options)
-    return make(cls)
+    make: Any = dataclasses.dataclass(**options)
+    made: type = make(cls)
+    return made
 
 
 def _is_plain(cls: type, options: dict[str, bool]) -> bool:

@@ -28,15 +28,12 @@ from rath.session.scope import (
 )
 
 if TYPE_CHECKING:
-    import logging
-
     from rath.session import autosave
     from rath.session.files import changes, session_files
     from rath.session.files.session_files import CopyOrigin
 else:
-    logging, session_files, changes, autosave = lazy_modules(
+    session_files, changes, autosave = lazy_modules(
         __name__,
-        "logging",
         "rath.session.files.session_files",
         "rath.session.files.changes",
         "rath.session.autosave",
