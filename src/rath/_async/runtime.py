@@ -503,7 +503,13 @@ def finish_or_cancel() -> None:
                 raise
             _last_act = _LastAct(exc)
         return
+    unhandled = _unhandled_error()
     ours.shutdown()
+    if isinstance(unhandled, KeyboardInterrupt):
+        # The interpreter notes in each run of a text whether Ctrl-C ended it, and its exit status
+        # is that of the last one: work that was cut off may have run some, as dataclasses do.
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 def _is_failing() -> bool:
@@ -511,17 +517,26 @@ def _is_failing() -> bool:
     child = _multiprocessing_status()
     if child is not None:
         return child != 0
-    # An error that ends the program stands in `sys.last_value` and has unwound the outermost
-    # frame. One that a prompt, a notebook or a test runner has shown has not, or goes on.
-    unhandled: BaseException | None = getattr(sys, "last_value", None)
-    trace = None if unhandled is None else unhandled.__traceback__
-    if trace is not None and trace.tb_frame.f_back is None and not hasattr(sys, "ps1"):
+    if _unhandled_error() is not None:
         return True
     # Whoever catches the SystemExit goes on, and the outermost frame returns in the end.
     status, frame = _last_exit or (0, None)
     if frame is None or status in (None, 0):
         return False
     return not opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
+
+
+def _unhandled_error() -> BaseException | None:
+    """Return the error that ends the program, None where none does.
+
+    It stands in `sys.last_value` and has unwound the outermost frame. One that a prompt, a notebook
+    or a test runner has shown has not, or goes on.
+    """
+    unhandled: BaseException | None = getattr(sys, "last_value", None)
+    trace = None if unhandled is None else unhandled.__traceback__
+    if trace is not None and trace.tb_frame.f_back is None and not hasattr(sys, "ps1"):
+        return unhandled
+    return None
 
 
 def _watch_exit() -> None:
