@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,11 +46,62 @@ def public_modules() -> list[str]:
     return sorted(name for name in dotted if "._" not in name)
 
 
-def modules_loaded_by(statement: str) -> set[str]:
-    """Top-level names in `sys.modules` after `statement` ran in a fresh interpreter."""
-    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+FIRST_LINES = "import rath\nfrom rath import flow\nfrom rath.session import Session"
+"""How most programs begin."""
+
+MOST_MODULES = 148
+"""How many modules these lines may load; an interpreter of 3.11 has 32 before."""
+
+SHOW_HELP = """
+import contextlib, io
+from rath.cli import main
+sys.argv = ["rath", "--help"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+"""
+
+LOADED_LATE = {"asyncio", "email", "importlib.metadata", "jsonschema", "pydantic", "rich",
+               "sqlite3", "ssl", "subprocess", "typer", "urllib.request"}  # fmt: skip
+"""What is needed only where something runs."""
+
+WATCHED = """
+import sys
+
+class Watch:
+    found = {}
+
+    def find_spec(self, name, path=None, target=None):
+        frame = sys._getframe(1)
+        while frame is not None:
+            importer = frame.f_globals.get("__name__", "")
+            if importer.startswith("rath") and importer != "rath._core.lazy_imports":
+                break
+            frame = frame.f_back
+        where = "the program" if frame is None else f"{importer}, line {frame.f_lineno}"
+        self.found[name] = where
+
+before = set(sys.modules)
+sys.meta_path.insert(0, Watch())
+%s
+for name, where in Watch.found.items():
+    if name in sys.modules and name not in before:
+        print(name, where, sep="\\t")
+"""
+
+
+def imports_of(statement: str) -> dict[str, str]:
+    """The modules that `statement` loads in a fresh interpreter, in order, with who imports each.
+
+    It is the line of rath that is at work, also where a module of others imports the next.
+    """
+    code = WATCHED % statement
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
+    return dict(line.split("\t") for line in run.stdout.splitlines())
+
+
+def modules_loaded_by(statement: str) -> set[str]:
+    """Top-level names of the modules that `statement` loads in a fresh interpreter."""
+    return {name.partition(".")[0] for name in imports_of(statement)}
 
 
 @contextmanager
@@ -79,9 +131,29 @@ def test_public_names_are_synchronous(name: str) -> None:
     assert asynchronous == []
 
 
-def test_import_rath_loads_no_vendor_sdk() -> None:
-    loaded = modules_loaded_by("import rath")
-    assert loaded & {*VENDORS, "jsonschema", "pydantic"} == set()
+def test_the_first_lines_of_a_program_load_only_what_they_use() -> None:
+    imports = imports_of(FIRST_LINES)
+    late = [f"{name} by {imports[name]}" for name in imports if name in {*VENDORS, *LOADED_LATE}]
+    assert late == []
+    beyond = [f"{name} by {imports[name]}" for name in [*imports][MOST_MODULES:]]
+    weights = Counter(imports.values()).most_common(12)
+    assert not beyond, f"too many modules: {beyond}; most are imported by {weights}"
+
+
+def test_help_of_the_command_imports_no_verb() -> None:
+    imports = imports_of(SHOW_HELP)
+    late = {"asyncio", "jsonschema", "pydantic", "rath.flow", "rath.session", "sqlite3"}
+    assert [f"{name} by {imports[name]}" for name in imports if name in late] == []
+    assert {name for name in imports if name.startswith("rath.cli.")} == {
+        "rath.cli.app",
+        "rath.cli.terminal",
+    }
+
+
+def test_a_module_that_should_not_load_is_named_with_its_importer() -> None:
+    imports = imports_of("import rath.config.schema")
+    assert imports["pydantic"].startswith("rath.config.schema, line ")
+    assert imports["pydantic.main"].startswith("rath.config.schema, line ")
 
 
 @pytest.mark.parametrize("name", rath.__all__)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from rath.cli.app import app
+from rath.cli.app import SUMMARIES, app
 from rath.session import Session
 from tests.cli.conftest import Rath
 from tests.support.approvals import go, waiting
@@ -115,6 +115,15 @@ def answers(rath: Rath, base: Path, *calls: tuple[str, ...]) -> str:
 def test_every_verb_has_the_same_help_and_parameters() -> None:
     lines = [line for path, command in all_commands() for line in describe(path, command)]
     compare("verbs.txt", "\n".join(lines))
+
+
+def test_every_summary_is_the_beginning_of_the_help_of_its_verb() -> None:
+    beginnings = {
+        " ".join(path): (command.help or "").partition("\n\n")[0]
+        for path, command in all_commands()
+        if path and not hasattr(command, "list_commands")
+    }
+    assert beginnings == SUMMARIES
 
 
 @pytest.mark.skipif(

@@ -179,7 +179,12 @@ def test_a_program_has_the_name_under_which_it_is_imported(
 
 
 LATE = (
+    "rath.backend",
+    "rath.flow",
+    "rath.flow.tool",
     "rath.llm",
+    "rath.mcp",
+    "rath.memory",
     "rath.session",
     "rath.session.graph",
     "rath.session.persistence",

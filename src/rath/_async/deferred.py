@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextvars
-import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from rath._async.runtime import Running, finish_or_cancel, runtime, wait_interruptibly
+from rath._core.lazy_imports import lazy_modules
 from rath.errors import RathError, SelfWaitError
+
+if TYPE_CHECKING:
+    import asyncio
+    import logging
+    from concurrent.futures import Future
+else:
+    asyncio, logging = lazy_modules(__name__, "asyncio", "logging")
+
 
 T = TypeVar("T")
 V = TypeVar("V")
-
-_log = logging.getLogger("rath.session")
 
 _INTERRUPT_SECONDS = 1.0
 """How long Ctrl-C waits for the cancelled run to end its child processes before it goes on."""
@@ -289,7 +293,7 @@ class Deferred(Generic[T]):
         try:
             call()
         except BaseException:  # noqa: BLE001  # the run has ended, and others wait for their turn
-            _log.exception("what was to be done at the end of %s failed", self._name())
+            _log().exception("what was to be done at the end of %s failed", self._name())
 
     def _get(self) -> T:
         if self._error is not None:
@@ -365,7 +369,7 @@ class Deferred(Generic[T]):
         """Log the error of a failed run that nobody has read, once."""
         if self._error is not None and not self._read:
             self._read = True
-            _log.error("%s failed and nobody read its result: %r", self._name(), self._error)
+            _log().error("%s failed and nobody read its result: %r", self._name(), self._error)
 
     def __del__(self) -> None:
         self.tell_unread()
@@ -385,6 +389,10 @@ def _tell_all_unread() -> None:
 atexit.register(_tell_all_unread)
 
 
+def _log() -> logging.Logger:
+    return logging.getLogger("rath.session")
+
+
 def _is_over(ref: weakref.ref[Deferred[Any]]) -> bool:
     cell = ref()
     return cell is None or cell.done()
@@ -394,4 +402,4 @@ def _wait_briefly(future: Future[Any]) -> None:
     try:
         future.exception(timeout=_INTERRUPT_SECONDS)
     except TimeoutError:
-        _log.warning("a cancelled run is still ending its work in the background")
+        _log().warning("a cancelled run is still ending its work in the background")

@@ -6,10 +6,10 @@ import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from rath._async.runtime import Runtime, runtime
+from rath._core.dataclasses import dataclass
 
 T = TypeVar("T")
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
 from abc import ABC
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from uuid import uuid4
 
 from rath._async.runtime import runtime
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    (asyncio,) = lazy_modules(__name__, "asyncio")
+
 
 Spec = TypeVar("Spec")
 Native = TypeVar("Native")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
+
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import asyncio
+    import random
+else:
+    asyncio, random = lazy_modules(__name__, "asyncio", "random")
+
 
 T = TypeVar("T")
 
@@ -74,7 +81,7 @@ async def retry(
     policy: RetryPolicy,
     retryable: Callable[[BaseException], float | bool],
     on_attempt: Callable[[Attempt], None],
-    sleep: Sleep = asyncio.sleep,
+    sleep: Sleep | None = None,
 ) -> T:
     """Call until it succeeds or the policy gives up; the last error is raised as it is.
 
@@ -83,6 +90,7 @@ async def retry(
         retryable: False for an error that a retry cannot mend, True for one that it may, or the
             seconds that the endpoint asked to wait.
         on_attempt: Is told of every try, the successful one included.
+        sleep: Waits; `asyncio.sleep` by default.
     """
     number = 0
     while True:
@@ -97,7 +105,7 @@ async def retry(
             on_attempt(_attempt(number, exc, started, wait or 0.0))
             if wait is None:
                 raise
-            await sleep(wait)
+            await (sleep or asyncio.sleep)(wait)
         else:
             on_attempt(_attempt(number, None, started, 0.0))
             return result

@@ -8,28 +8,34 @@ User code never runs on the runtime loop, so nothing a user writes can stall ano
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextvars
 import inspect
-import logging
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial, wraps
 from opcode import opname
 from types import FrameType
-from typing import Any, Literal, NoReturn, ParamSpec, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Protocol, TypeVar, get_args
 
 from rath._async.workers import UserExit, WorkerThreads, tame
+from rath._core.lazy_imports import lazy_modules
 from rath.errors import SelfWaitError
 
-_log = logging.getLogger("rath.runtime")
+if TYPE_CHECKING:
+    import asyncio
+    import logging
+    import signal
+    from concurrent import futures
+else:
+    asyncio, futures, logging, signal = lazy_modules(
+        __name__, "asyncio", "concurrent.futures", "logging", "signal"
+    )
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,7 +83,7 @@ class _LoopThread:
         # A loop keeps the context that it was made in, and with it whatever run that belonged to.
         self.loop = contextvars.Context().run(asyncio.new_event_loop)
         # getaddrinfo and friends go to the default executor, whose threads block interpreter exit.
-        self.loop.set_default_executor(_DaemonExecutor(workers))
+        self.loop.set_default_executor(_daemon_executor(workers))
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
@@ -89,15 +95,17 @@ class _LoopThread:
         return threading.current_thread() is self.thread
 
 
-class _DaemonExecutor(ThreadPoolExecutor):
-    """A default executor for a loop whose jobs run on our daemon workers."""
+def _daemon_executor(workers: WorkerThreads) -> futures.ThreadPoolExecutor:
+    """Return a default executor for a loop whose jobs run on our daemon workers."""
 
-    def __init__(self, workers: WorkerThreads) -> None:
-        super().__init__(max_workers=1)
-        self._workers = workers
+    # Here, because the name of the class it is made from imports the module of these.
+    class DaemonExecutor(futures.ThreadPoolExecutor):
+        def submit(
+            self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+        ) -> futures.Future[T]:
+            return workers.submit(partial(fn, *args, **kwargs))
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        return self._workers.submit(partial(fn, *args, **kwargs))
+    return DaemonExecutor(max_workers=1)
 
 
 class Running:
@@ -112,7 +120,7 @@ class Running:
         self.is_given_up = False
         """Whether somebody asked it to end, so that its end at exit is no news."""
         self.pid = os.getpid()
-        self.future: Future[Any] = Future()
+        self.future: futures.Future[Any] = futures.Future()
         # A running future refuses cancel(): only `cancel` below ends it, through its task.
         self.future.set_running_or_notify_cancel()
         self._task: asyncio.Task[Any] | None = None
@@ -158,7 +166,7 @@ class Runtime:
         self._user: _LoopThread | None = None
         self._lock = threading.Lock()
         self._running: set[Running] = set()
-        self._promised: set[Future[Any]] = set()
+        self._promised: set[futures.Future[Any]] = set()
         self._open: set[Closeable] = set()
         self._is_finishing = False
         self.is_closing = False
@@ -246,7 +254,7 @@ class Runtime:
         """Run a blocking `fn` on a worker thread; cancelling the wait abandons it."""
         return await await_future(self.start_in_worker(fn))
 
-    def start_in_worker(self, fn: Callable[[], T]) -> Future[T]:
+    def start_in_worker(self, fn: Callable[[], T]) -> futures.Future[T]:
         """Start a blocking `fn` on a worker thread, with the caller's context variables."""
         return self.workers.submit(fn)
 
@@ -289,12 +297,12 @@ class Runtime:
             try:
                 await item.aclose()
             except Exception:  # noqa: BLE001  # best effort: nobody waits for it, so it is told
-                _log.exception("%r could not be closed", item)
+                logging.getLogger("rath.runtime").exception("%r could not be closed", item)
 
         if not self.is_closing:
             asyncio.run_coroutine_threadsafe(close(), self._own.loop)
 
-    def promise(self, future: Future[Any]) -> None:
+    def promise(self, future: futures.Future[Any]) -> None:
         """Have the end of the program wait for `future`, as for work that is to be finished."""
         self._promised.add(future)
         future.add_done_callback(self._promised.discard)
@@ -318,24 +326,24 @@ class Runtime:
         report_at = time.monotonic() + EXIT_SECONDS
         while True:
             waited_for = [each for each in self._in_flight() if each.at_exit != "call"]
-            futures = [*(each.future for each in waited_for), *self._promised]
-            if not futures:
+            waiting = [*(each.future for each in waited_for), *self._promised]
+            if not waiting:
                 return
             if time.monotonic() >= report_at:
                 sys.stderr.write(_waiting_message([each.label for each in waited_for]))
                 sys.stderr.flush()
                 again = PROGRESS_SECONDS if sys.stderr.isatty() else float("inf")
                 report_at = time.monotonic() + again
-            if not wait(futures, timeout=_NAP_SECONDS).not_done:
+            if not futures.wait(waiting, timeout=_NAP_SECONDS).not_done:
                 # A task leaves the set a moment after its result can be read, when all that its
                 # end starts has been started.
-                wait([asyncio.run_coroutine_threadsafe(_nothing(), self._own.loop)])
+                futures.wait([asyncio.run_coroutine_threadsafe(_nothing(), self._own.loop)])
 
     def shutdown(self) -> None:
         """End all work within `EXIT_SECONDS`, close what is open, and say what was cut off."""
         deadline = time.monotonic() + EXIT_SECONDS
         promised = [each.future for each in list(self._running) if each.at_exit == "finish"]
-        wait(promised, timeout=EXIT_SECONDS * 0.5)
+        futures.wait(promised, timeout=EXIT_SECONDS * 0.5)
         self.is_closing = True
         cut_off = sorted(each.label for each in self._in_flight())
         if cut_off:
@@ -346,7 +354,7 @@ class Runtime:
             ended.result(timeout=seconds)
         except TimeoutError:
             sys.stderr.write(f"rath: some work did not end within {EXIT_SECONDS:g} s of exit\n")
-        wait(list(self._promised), timeout=max(0.0, deadline - time.monotonic()))
+        futures.wait(list(self._promised), timeout=max(0.0, deadline - time.monotonic()))
 
     def _in_flight(self) -> list[Running]:
         """Return what runs and whose end would be a loss."""
@@ -378,7 +386,7 @@ class Runtime:
             await asyncio.wait(closing, timeout=seconds * 0.3)
 
 
-async def await_future(future: Future[T]) -> T:
+async def await_future(future: futures.Future[T]) -> T:
     """Await a future of another thread; a cancelled wait cancels what has not begun.
 
     As `asyncio.wrap_future`, in half as many steps: each hop to another thread ends here.
@@ -390,7 +398,7 @@ async def await_future(future: Future[T]) -> T:
         if not waiter.done():
             waiter.set_result(None)
 
-    def wake_soon(_: Future[T]) -> None:
+    def wake_soon(_: futures.Future[T]) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(wake)
 
@@ -406,7 +414,7 @@ async def await_future(future: Future[T]) -> T:
         del future  # else an error would hold itself, through this frame
 
 
-def wait_interruptibly(future: Future[Any]) -> None:
+def wait_interruptibly(future: futures.Future[Any]) -> None:
     """Block until `future` is done, or raise KeyboardInterrupt.
 
     A signal that arrives just before the thread goes to sleep on the lock does not wake it, and
@@ -414,7 +422,7 @@ def wait_interruptibly(future: Future[Any]) -> None:
     """
     while not future.done():
         # Cheaper than `concurrent.futures.wait`; a failure of the future itself is only returned.
-        with suppress(TimeoutError, CancelledError):
+        with suppress(TimeoutError, futures.CancelledError):
             future.exception(timeout=_NAP_SECONDS)
 
 
@@ -523,7 +531,13 @@ def finish_or_cancel() -> None:
                 raise
             _last_act = _LastAct(exc)
         return
+    unhandled = _unhandled_error()
     ours.shutdown()
+    if isinstance(unhandled, KeyboardInterrupt):
+        # The interpreter notes in each run of a text whether Ctrl-C ended it, and its exit status
+        # is that of the last one: work that was cut off may have run some, as dataclasses do.
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 def _is_failing() -> bool:
@@ -531,17 +545,26 @@ def _is_failing() -> bool:
     child = _multiprocessing_status()
     if child is not None:
         return child != 0
-    # An error that ends the program stands in `sys.last_value` and has unwound the outermost
-    # frame. One that a prompt, a notebook or a test runner has shown has not, or goes on.
-    unhandled: BaseException | None = getattr(sys, "last_value", None)
-    trace = None if unhandled is None else unhandled.__traceback__
-    if trace is not None and trace.tb_frame.f_back is None and not hasattr(sys, "ps1"):
+    if _unhandled_error() is not None:
         return True
     # Whoever catches the SystemExit goes on, and the outermost frame returns in the end.
     status, frame = _last_exit or (0, None)
     if frame is None or status in (None, 0):
         return False
     return not opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
+
+
+def _unhandled_error() -> BaseException | None:
+    """Return the error that ends the program, None where none does.
+
+    It stands in `sys.last_value` and has unwound the outermost frame. One that a prompt, a notebook
+    or a test runner has shown has not, or goes on.
+    """
+    unhandled: BaseException | None = getattr(sys, "last_value", None)
+    trace = None if unhandled is None else unhandled.__traceback__
+    if trace is not None and trace.tb_frame.f_back is None and not hasattr(sys, "ps1"):
+        return unhandled
+    return None
 
 
 def _watch_exit() -> None:

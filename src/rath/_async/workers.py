@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextvars
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import queue
+    from concurrent import futures
+else:
+    futures, queue = lazy_modules(__name__, "concurrent.futures", "queue")
+
 
 T = TypeVar("T")
 
@@ -33,7 +40,7 @@ class UserExit(Exception):
 
 def tame(exc: BaseException) -> Exception:
     """Return `exc`, wrapped if an event loop must not see it as it is."""
-    if isinstance(exc, Exception) and not isinstance(exc, StopIteration | CancelledError):
+    if isinstance(exc, Exception) and not isinstance(exc, StopIteration | futures.CancelledError):
         return exc
     return UserExit(exc)
 
@@ -50,7 +57,7 @@ _on_thread = threading.local()
 class _QueuedCall:
     __slots__ = ("context", "fn", "future")
 
-    def __init__(self, fn: Callable[[], Any], future: Future[Any]) -> None:
+    def __init__(self, fn: Callable[[], Any], future: futures.Future[Any]) -> None:
         self.fn = fn
         self.future = future
         self.context = contextvars.copy_context()
@@ -81,9 +88,9 @@ class WorkerThreads:
         self._idle = 0
         self._started = 0
 
-    def submit(self, fn: Callable[[], T]) -> Future[T]:
+    def submit(self, fn: Callable[[], T]) -> futures.Future[T]:
         """Run `fn` on a worker in a copy of the caller's context variables."""
-        future: Future[T] = Future()
+        future: futures.Future[T] = futures.Future()
         job = _QueuedCall(fn, future)
         with self._lock:
             self._jobs.put(job)
@@ -149,11 +156,11 @@ class SerialWorker:
         """Tell whether the caller runs inside the job at work, before which no other one runs."""
         return not self._running.isdisjoint(_serial_above.get())
 
-    def submit(self, fn: Callable[[], T]) -> Future[T]:
+    def submit(self, fn: Callable[[], T]) -> futures.Future[T]:
         """Run `fn` after the jobs before it, in a copy of the caller's context variables."""
         if self._pid != os.getpid():
             self._reset()  # the thread did not come along into this process
-        future: Future[T] = Future()
+        future: futures.Future[T] = futures.Future()
         job = _QueuedCall(fn, future)
         key = object()
         job.context.run(_serial_above.set, _serial_above.get() | {key})

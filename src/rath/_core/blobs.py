@@ -5,8 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
-from hashlib import sha256
 from typing import TYPE_CHECKING
+
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    (hashlib,) = lazy_modules(__name__, "hashlib")
+
 
 MAX_BLOB_BYTES = 1 << 20
 """Largest content that is kept, in bytes; larger content keeps its digest and size only."""
@@ -45,7 +52,7 @@ class Blob:
     def from_bytes(cls, content: bytes, *, keep: int = MAX_BLOB_BYTES) -> Blob:
         """Return the blob of `content`, holding it when it has at most `keep` bytes."""
         data = content if len(content) <= keep else None
-        return cls(sha256(content).hexdigest(), len(content), data)
+        return cls(hashlib.sha256(content).hexdigest(), len(content), data)
 
     @classmethod
     def fetched(cls, digest: str, size: int, fetch: Fetch) -> Blob:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-__all__ = ["lazy_function", "lazy_names"]
+__all__ = ["lazy_function", "lazy_modules", "lazy_names"]
 
 
 def lazy_names(
@@ -76,3 +76,38 @@ def lazy_function(module: str, name: str) -> Callable[..., Any]:
         return getattr(importlib.import_module(module), name)(*args, **kwargs)
 
     return call
+
+
+def lazy_modules(importer: str, *names: str, **aliases: str) -> list[Any]:
+    """Return what stands for modules in `importer`, until it reads a name from one of them.
+
+        if TYPE_CHECKING:
+            import asyncio
+        else:
+            (asyncio,) = lazy_modules(__name__, "asyncio")
+
+    Then the module is imported and takes the place. It may not be read while `importer` loads.
+
+    Args:
+        importer: Its `__name__`.
+        names: Modules that stand under the last part of their names.
+        aliases: Those that stand under another name, where a variable has the one of the module.
+    """
+    by_alias = {name.rpartition(".")[2]: name for name in names} | aliases
+    variables = vars(sys.modules[importer])
+    return [_LazyModule(variables, alias, name) for alias, name in by_alias.items()]
+
+
+class _LazyModule:
+    """Stands for a module until one of its names is read."""
+
+    __slots__ = ("_alias", "_name", "_variables")
+
+    def __init__(self, variables: dict[str, Any], alias: str, name: str) -> None:
+        self._variables = variables
+        self._alias = alias
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        module = self._variables[self._alias] = importlib.import_module(self._name)
+        return getattr(module, name)

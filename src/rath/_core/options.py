@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import sys
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Generic, TypeVar, cast
+from dataclasses import field
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import pathlib
+else:
+    (pathlib,) = lazy_modules(__name__, "pathlib")
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -76,4 +84,4 @@ def module_name(module: str) -> str:
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")
     path = getattr(main, "__file__", None)
-    return Path(path).stem if path else module
+    return pathlib.Path(path).stem if path else module

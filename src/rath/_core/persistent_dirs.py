@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from rath._core.files import make_private_directory
-from rath._core.retention import empty_trash, move_to_trash
-from rath._core.usage_locks import (
-    Use,
-    begin,
-    claimed,
-    forget_unused,
-    is_old,
-    is_used,
-    last_use,
-    use_file,
-)
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath.errors import RathError
 
-_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+if TYPE_CHECKING:
+    import logging
 
-_logger = logging.getLogger(__name__)
+    from rath._core import files, retention, usage_locks
+    from rath._core.usage_locks import Use
+else:
+    logging, files, retention, usage_locks = lazy_modules(
+        __name__, "logging", "rath._core.files", "rath._core.retention", "rath._core.usage_locks"
+    )
+
+
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class PersistentKind:
             RathError: It cannot be created.
         """
         try:
-            make_private_directory(directory)
+            files.make_private_directory(directory)
         except OSError as exc:
             raise self.error(
                 f"{str(directory)!r} cannot be created: {exc.strerror or exc}; make the directory "
@@ -89,14 +87,14 @@ class PersistentKind:
         Raises:
             RathError: See `begin_use`.
         """
-        file = use_file(directory)
+        file = usage_locks.use_file(directory)
         try:
             return self._begin(file)
         except OSError as exc:
             if exc.errno not in _NOT_WRITABLE:
                 raise self._lock_error(file, exc) from exc
             # Who may not write beside it cannot keep its owner from removing it.
-            _logger.warning("%s is used without a lock: %s", directory, exc)
+            logging.getLogger(__name__).warning("%s is used without a lock: %s", directory, exc)
             return None
 
     def in_use_error(self, directory: Path) -> RathError:
@@ -107,7 +105,7 @@ class PersistentKind:
         )
 
     def _begin(self, file: Path) -> Use:
-        use = begin(file)
+        use = usage_locks.begin(file)
         if use is None:
             raise self.error(
                 f"the {self.noun} {file.stem!r} is being removed by another program; try again, or "
@@ -164,7 +162,7 @@ class PersistentDirectories:
         """
         path = self.path(known)
         self.kind.ensure_private(self.root)
-        use = self.kind.begin_use(use_file(path))
+        use = self.kind.begin_use(usage_locks.use_file(path))
         try:
             path.mkdir(mode=0o700, exist_ok=True)
         except OSError as exc:
@@ -199,7 +197,7 @@ class PersistentDirectories:
         used_at = self.last_use(path) if self.kind.checked_id(known) in self.ids() else None
         if used_at is None:
             return False
-        with claimed(use_file(path), used_at=used_at) as is_free:
+        with usage_locks.claimed(usage_locks.use_file(path), used_at=used_at) as is_free:
             if not is_free:
                 raise self.kind.in_use_error(path)
             if not _move_away(path) and path.exists():
@@ -207,7 +205,7 @@ class PersistentDirectories:
                     f"the directory {str(path)!r} of a {self.kind.noun} cannot be moved away; the "
                     "log says why"
                 )
-        empty_trash(self.root)
+        retention.empty_trash(self.root)
         return True
 
     def prunable(self, *, older_than: timedelta) -> list[UUID]:
@@ -220,33 +218,37 @@ class PersistentDirectories:
         What an earlier removal left undone when its process was cut off is finished.
         """
         pruned = [each for each in self.ids() if self._prune(self.path(each), older_than)]
-        forget_unused(self.root, "")
-        empty_trash(self.root)
+        usage_locks.forget_unused(self.root, "")
+        retention.empty_trash(self.root)
         return pruned
 
     def last_use(self, path: Path) -> float | None:
         """Return when a directory was last used; None where it is not there any more."""
         times = [
-            each for each in (last_use(use_file(path)), self.recorded_use(path)) if each is not None
+            each
+            for each in (usage_locks.last_use(usage_locks.use_file(path)), self.recorded_use(path))
+            if each is not None
         ]
-        return max(times) if times else last_use(path)
+        return max(times) if times else usage_locks.last_use(path)
 
     def _is_prunable(self, path: Path, older_than: timedelta) -> bool:
-        return self._is_left(path, older_than) and not is_used(use_file(path))
+        return self._is_left(path, older_than) and not usage_locks.is_used(
+            usage_locks.use_file(path)
+        )
 
     def _is_left(self, path: Path, older_than: timedelta) -> bool:
-        return is_old(self.last_use(path), older_than) and not self.is_wanted(path)
+        return usage_locks.is_old(self.last_use(path), older_than) and not self.is_wanted(path)
 
     def _prune(self, path: Path, older_than: timedelta) -> bool:
         used_at = self.last_use(path)
         if used_at is None or not self._is_left(path, older_than):
             return False
         try:
-            with claimed(use_file(path), used_at=used_at) as is_free:
+            with usage_locks.claimed(usage_locks.use_file(path), used_at=used_at) as is_free:
                 # Somebody may have come and gone between the look and the claim.
                 return is_free and self._is_left(path, older_than) and _move_away(path)
         except OSError as exc:
-            _logger.warning("%s is kept: %s", path, exc)
+            logging.getLogger(__name__).warning("%s is kept: %s", path, exc)
             return False
 
 
@@ -267,7 +269,7 @@ def listed_ids(root: Path, *, prefix: str = "", suffix: str = "") -> list[UUID]:
 
 
 def _move_away(path: Path) -> bool:
-    if move_to_trash(path) is None:
+    if retention.move_to_trash(path) is None:
         return False
-    use_file(path).unlink(missing_ok=True)
+    usage_locks.use_file(path).unlink(missing_ok=True)
     return True

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import difflib
+    from importlib import metadata
+else:
+    difflib, metadata = lazy_modules(__name__, "difflib", "importlib.metadata")
 
 T = TypeVar("T")
 
@@ -31,9 +38,10 @@ class Registry(Generic[T]):
     """Names that map to objects of one plane; objects are loaded on first use.
 
     Three sources, in this order: `register(...)`, the built-in names, and the installed entry
-    points of `group`. An explicit registration hides the other two. A built-in name is an entry
-    point as well, listed in the code and not in the metadata of the package: so it is there in a
-    checkout whose metadata is old, and no module of the core imports a driver.
+    points of `group`. An explicit registration hides the other two. A built-in name is listed
+    in the code and not in the metadata of the package: so it is there in a checkout whose metadata
+    is old, no module of the core imports a driver, and the metadata of all that is installed is
+    read only where it is needed.
 
     Args:
         plane: What the entries are, as in "sandbox backend"; used in error texts.
@@ -56,14 +64,12 @@ class Registry(Generic[T]):
     ) -> None:
         self.plane = plane
         self.group = group
-        self._builtins = {
-            name: EntryPoint(name, value, group) for name, value in (builtins or {}).items()
-        }
+        self._builtins = dict(builtins or {})
         self._not_found = not_found or self._lookup_error
         self._prepare = prepare
         self._default = default
         self._loaded: dict[str, T] = {}
-        self._plugins: dict[str, EntryPoint] | None = None
+        self._plugins: dict[str, metadata.EntryPoint] | None = None
         self._lock = threading.RLock()
 
     def register(self, name: str, obj: T, *, replace: bool = False) -> None:
@@ -177,18 +183,23 @@ class Registry(Generic[T]):
     def _is_known(self, name: str) -> bool:
         return name in self._loaded or name in self._builtins or name in self._entry_points()
 
-    def _entry_points(self) -> dict[str, EntryPoint]:
+    def _entry_points(self) -> dict[str, metadata.EntryPoint]:
         if self._plugins is None:
-            self._plugins = {point.name: point for point in entry_points(group=self.group)}
+            self._plugins = {point.name: point for point in metadata.entry_points(group=self.group)}
         return self._plugins
 
     def _load(self, name: str) -> T:
-        point = self._builtins.get(name) or self._entry_points().get(name)
-        if point is not None:
-            loaded: T = point.load()
+        builtin = self._builtins.get(name)
+        if builtin is not None:
+            module, _, attribute = builtin.partition(":")
+            loaded: T = getattr(importlib.import_module(module), attribute)
             return loaded
+        point = self._entry_points().get(name)
+        if point is not None:
+            plugin: T = point.load()
+            return plugin
         known = list(self.names())
-        near = get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name, known, n=1)
         raise self._not_found(name, known, f" Did you mean {near[0]!r}?" if near else "")
 
     def _lookup_error(self, name: str, known: list[str], hint: str) -> LookupError:

@@ -13,9 +13,9 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from rath._core.dataclasses import dataclass
 from rath._core.files import make_private_directory, sync_directory
 
 TRASH_DIR_NAME = ".trash"

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import locale
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
+from typing import TYPE_CHECKING
 from uuid import UUID
+
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import difflib
+    import locale
+else:
+    locale, difflib = lazy_modules(__name__, "locale", "difflib")
+
 
 _PREVIEW_GAP = " ... "
 _LEFT_OUT = "\n[... {} characters left out ...]\n"
@@ -91,7 +99,7 @@ def cut_middle(text: str, max_chars: int) -> tuple[str, int]:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that `name` was probably meant to be, letter case aside, or None."""
     by_folded = {other.casefold(): other for other in known}
-    matches = get_close_matches(name.casefold(), by_folded, n=1)
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1)
     return by_folded[matches[0]] if matches else None
 
 

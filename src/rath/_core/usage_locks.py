@@ -14,9 +14,17 @@ import weakref
 from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from rath._core.files import FileLock, LockKind, forget, keep_from_children, make_private_directory
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    from rath._core import files
+    from rath._core.files import FileLock, LockKind
+else:
+    (files,) = lazy_modules(__name__, "rath._core.files")
+
 
 USE_SUFFIX = ".use"
 
@@ -40,7 +48,7 @@ class Use:
     def __init__(self, file: Path, fd: int, lock: FileLock) -> None:
         self._file = file
         self._held = file, fd, lock, os.getpid()
-        keep_from_children(fd)
+        files.keep_from_children(fd)
         self._end = weakref.finalize(self, _let_go, *self._held)
         # At exit the runtime closes what is open; whatever is left then ends with the process.
         self._end.atexit = False
@@ -71,7 +79,7 @@ def begin(file: Path, *, timeout: float = WAIT_SECONDS) -> Use | None:
     Raises:
         OSError: The file cannot be locked.
     """
-    make_private_directory(file.parent)
+    files.make_private_directory(file.parent)
     found = _locked(file, os.O_CREAT, "shared", timeout=timeout)
     return None if found is None else Use(file, *found)
 
@@ -84,7 +92,7 @@ def claimed(file: Path, *, used_at: float) -> Generator[bool]:
         file: Its file of uses; made where it is missing.
         used_at: Time of last use that a file made here tells.
     """
-    found: tuple[int, FileLock] | None = None
+    found: tuple[int, files.FileLock] | None = None
     with contextlib.suppress(FileExistsError):
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.utime(file, (used_at, used_at))
@@ -149,13 +157,13 @@ def last_use(file: Path) -> float | None:
 
 def _locked(
     file: Path, flags: int, kind: LockKind, *, timeout: float
-) -> tuple[int, FileLock] | None:
+) -> tuple[int, files.FileLock] | None:
     """Return the open file and the lock on it, None where others hold one that excludes it."""
     while True:
         fd = os.open(file, _OPENED | flags, 0o600)
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, fd)
-            lock = FileLock(fd, kind=kind)
+            lock = files.FileLock(fd, kind=kind)
             if not lock.acquire(timeout=timeout):
                 return None
             # Its holder may have removed the file meanwhile: then this is a lock on nothing.
@@ -183,5 +191,5 @@ def _let_go(file: Path, fd: int, lock: FileLock, pid: int) -> None:
     if pid == os.getpid():
         _set_last_use(file)
         lock.release()
-        forget(fd)
+        files.forget(fd)
     os.close(fd)

@@ -6,23 +6,30 @@ import posixpath
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath.backend.capabilities import Capabilities
 from rath.backend.changes import EffectPolicy
 from rath.backend.effects import UnobservedOps, happening_in, is_observed, note_unreported
-from rath.backend.fallbacks import ToolFallbacks
 from rath.backend.results import ToolExecutionFailure, ToolResult
-from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
-from rath.backend.stream import Stream
 from rath.backend.tool_types import BackendTool, require_payload
 from rath.backend.workspace import Use, WorkspaceRef, begin_use_of, new_ref
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
+
+if TYPE_CHECKING:
+    from rath.backend import fallbacks, stream
+    from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
+    from rath.backend.stream import Stream
+else:
+    fallbacks, stream = lazy_modules(__name__, "rath.backend.fallbacks", "rath.backend.stream")
+
 
 HOOKS = {"aopen": "_aopen", "aclose": "_aclose", "adispatch": "_adispatch"}
 """The coroutines that a backend implements, each with the older name that does as well."""
@@ -118,7 +125,9 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         """Its id in `PersistentSandboxRegistry`, None for one that is in none."""
         self._name = handle
         self._closed = closed
-        self._fallbacks = ToolFallbacks(backend.supported_calls(), reads_parts=backend.reads_parts)
+        self._fallbacks = fallbacks.ToolFallbacks(
+            backend.supported_calls(), reads_parts=backend.reads_parts
+        )
         if handle and not closed:
             self._native = backend.adopt(self)
 
@@ -242,7 +251,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         Args:
             buffer: How many may wait before `submit` blocks; 0 means no limit.
         """
-        return Stream(self, buffer=buffer)
+        return stream.Stream(self, buffer=buffer)
 
     def describe(self) -> SandboxIdentity:
         """Return where its operations run, as the record keeps it; never waits."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import field
+from typing import TYPE_CHECKING
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath.backend.effects import Attribution, EffectKind, FileEffect
 from rath.errors import BackendError
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    (hashlib,) = lazy_modules(__name__, "hashlib")
+
 
 IGNORED_NAMES = frozenset(
     {
@@ -64,7 +72,7 @@ Manifest = Mapping[str, FileState]
 
 def manifest_digest(manifest: Manifest) -> str:
     """Return the sha256 over paths, modes and digests, in hex: equal trees, equal digests."""
-    digest = sha256()
+    digest = hashlib.sha256()
     for path in sorted(manifest):
         state = manifest[path]
         digest.update(f"{path}\0{state.mode:o}\0{state.digest}\n".encode(errors="surrogateescape"))

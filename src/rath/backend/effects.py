@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 from weakref import WeakValueDictionary
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    (asyncio,) = lazy_modules(__name__, "asyncio")
+
 
 EffectKind = Literal["created", "changed", "deleted", "renamed"]
 Attribution = Literal["exact", "window", "ambiguous"]

@@ -7,12 +7,12 @@ import difflib
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import IO, Any, Protocol, TypeVar
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.effects import EffectKind, FileEffect
 from rath.backend.results import (
     FileContent,

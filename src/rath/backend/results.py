@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 
 
 class ToolResult:

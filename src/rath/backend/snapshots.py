@@ -12,10 +12,11 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from rath._core.dataclasses import dataclass
 from rath.backend.changes import FileState, Manifest
 from rath.errors import BackendError
 

@@ -10,11 +10,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future as _Cell
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.backend.results import ToolResult
 from rath.backend.tool_types import BackendTool, require_payload
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import platform
 import threading
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath._core.persistent_dirs import PersistentKind
 from rath._core.usage_locks import Use, begin, use_file
-from rath.config.paths import resolve_config_dir
 from rath.errors import BackendError, WorkspaceLost
 
 if TYPE_CHECKING:
+    import hashlib
+    import logging
+
     from rath.backend.abc import BackendSandbox
+    from rath.config import paths
+else:
+    hashlib, logging, paths = lazy_modules(__name__, "hashlib", "logging", "rath.config.paths")
 
 __all__ = [
     "LOCAL_SUBDIR",
@@ -41,8 +46,6 @@ __all__ = [
 SANDBOXES_DIR_NAME = "sandboxes"
 LOCAL_SUBDIR = "local"
 SANDBOX = PersistentKind("sandbox", BackendError, "close the sessions that are placed on it")
-
-_log = logging.getLogger("rath.backend")
 
 _MACHINE_ID = Path("/etc/machine-id")
 
@@ -132,7 +135,7 @@ class StoredWorkspace:
         if not is_same and not here:
             return expected, "another directory of that name on this machine"
         if not is_same and not is_moved:
-            _log.warning(
+            logging.getLogger("rath.backend").warning(
                 "the directory %r was replaced since a stored session worked in it; what is there "
                 "now is taken for its files, put back. If it is not, place the session elsewhere",
                 directory,
@@ -244,7 +247,7 @@ def machine() -> str:
         said = _MACHINE_ID.read_text().strip()
     except OSError:
         said = ""
-    return sha256(f"rath workspace {said or platform.node()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"rath workspace {said or platform.node()}".encode()).hexdigest()[:16]
 
 
 def _is_empty(directory: str) -> bool:
@@ -258,7 +261,7 @@ def _is_empty(directory: str) -> bool:
 
 def _sandboxes_root() -> str:
     """Return the real path of the workspaces of the home."""
-    return os.path.realpath(resolve_config_dir() / SANDBOXES_DIR_NAME / LOCAL_SUBDIR)
+    return os.path.realpath(paths.resolve_config_dir() / SANDBOXES_DIR_NAME / LOCAL_SUBDIR)
 
 
 def _below(path: str, above: str) -> str | None:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Protocol, cast
 
 import typer
 import typer.main
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import rath
 from rath._core.text import did_you_mean
@@ -79,6 +79,82 @@ GROUPS = {
 }
 """Help of the groups of verbs."""
 
+SUMMARIES = {
+    "answer": "Answer what a tool has asked; it goes on with that when the run does.",
+    "approve": "Allow a tool call that waits for it; it is made when the run goes on.",
+    "blame": "Tell where a text first appeared, who made it, and what the model had read by then.",
+    "config init": "Set up a model: who serves it, its name and its key.",
+    "config set": "Set one value. Keys for models go to credentials.json, which only you can read.",
+    "config unset": (
+        "Take away one value, or a whole entry such as llm.providers.main with its key."
+    ),
+    "config trust": (
+        "Allow the endpoints, commands, stores and sandboxes that the project's config names."
+    ),
+    "config list": (
+        "Show every value that counts here: of the environment, the project and yourself."
+    ),
+    "config get": "Show one value as it counts here, or all values of a table; secrets are hidden.",
+    "config path": (
+        "Show the config files in the order in which they count, and which one is written to."
+    ),
+    "cost": "Tell how many calls were made, how many tokens they took, and what they cost.",
+    "deny": "Have a tool call that waits for an approval not made; the model reads that, and why.",
+    "diff": "Compare two sessions: rows from where they part, files, and what each of them took.",
+    "doctor": (
+        "Check configuration, keys, packages, sandboxes and files; with --live also the models."
+    ),
+    "edit": "Allow a tool call with other arguments; the model reads which.",
+    "explain": (
+        "Answer the five questions of a session: all of them in brief, or one of them in full."
+    ),
+    "export": "Write a session to one file, with all that it came from and what its logs name.",
+    "fork": (
+        "Store a child of a session, with all of its rows or with the first ones, and say its id."
+    ),
+    "import": (
+        "Put the sessions of a file into a store; prints the ids of those that were exported."
+    ),
+    "log": "Show sessions by time, the newest first, each after all that was made from it.",
+    "ls": "List sessions, the newest first, each below what it was made from.",
+    "mcp ls": (
+        "List the tool servers of the config: where each is, who named it, and if you trust it."
+    ),
+    "mcp test": "Start or contact a server, and say what works and how long it took.",
+    "mcp call": "Call a tool of a server, and show what it answers.",
+    "mcp trust": "Allow a server that a project names, after showing what is started or contacted.",
+    "mcp serve": "Serve a workflow as a tool, over stdio or HTTP, until it is ended.",
+    "memory add": "Remember a note; the same words in the same category are one note.",
+    "memory forget": (
+        "Remove notes, or all that came from a session, so that nothing of them is left."
+    ),
+    "memory rebuild": (
+        "Build the index of a local store again from its files, and tell what was wrong in it."
+    ),
+    "memory ls": "List notes and directories: the whole store, or what is below a URI.",
+    "memory find": (
+        "Find the notes that an agent would be reminded of, the closest first, with their scores."
+    ),
+    "memory show": "Show a note, and beside it where it comes from and when it expires.",
+    "prune": (
+        "Move sessions to the trash that were last written long ago, and remove what lay there."
+    ),
+    "replay": (
+        "Replay a session from its record alone, without a network; with --at go on from a "
+        "row, live."
+    ),
+    "resume": "Go on with a run under the same id and in the same log.",
+    "rm": "Move sessions to the trash. What was made from them loads as before.",
+    "show": "Show a session: where it comes from, its rows, and how each came about.",
+    "tail": (
+        "Show the last rows of a session; with -f also each new one, and words as they are "
+        "streamed."
+    ),
+    "verify": "Check a session and all that it came from: checksums, parents, counts and contents.",
+    "view": "Show a session, and all that it came from, on one page that needs no network.",
+}
+"""Beginning of the help of each verb, for the lists of them; to import all of them takes long."""
+
 
 class _Complaint(Protocol):
     """What typer raises where the command line cannot be understood."""
@@ -102,6 +178,16 @@ class _Verbs(TyperGroup):
     def _prefix(self) -> str:
         return f"{self.name} " if self.name in GROUPS else ""
 
+    _is_listing = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the group, with the summaries of its verbs."""
+        self._is_listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._is_listing = False
+
     def list_commands(self, ctx: Any) -> list[str]:
         prefix = self._prefix()
         names = [name.removeprefix(prefix) for name in VERBS if name.startswith(prefix)]
@@ -121,6 +207,8 @@ class _Verbs(TyperGroup):
             if self._prefix():
                 ctx.fail(f"No such command {cmd_name!r}.{near}")
             raise Misuse(f"no verb {cmd_name!r}.{near} Known: {', '.join(known)}")
+        if self._is_listing:
+            return TyperCommand(cmd_name, help=SUMMARIES[name])
         module, _, function = VERBS[name].partition(":")
         verb = typer.Typer(add_completion=False)
         verb.command(cmd_name)(getattr(importlib.import_module(f"rath.cli.{module}"), function))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rath._core.dataclasses import dataclass
 from rath.cli.settings import (
     ForProject,
     endpoint_problem,

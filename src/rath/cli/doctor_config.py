@@ -7,12 +7,13 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeAlias, cast
 
 from pydantic import ValidationError
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
 from rath.cli.render import CheckFinding, Level
 from rath.cli.settings import all_places

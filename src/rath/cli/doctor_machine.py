@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata, version
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import rath
+from rath._core.dataclasses import dataclass
 from rath._core.registry import EntryDescription
 from rath._core.retention import in_trash
 from rath.backend import Capabilities

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import assert_never
 from urllib.parse import urlsplit
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
 from rath.cli.render import CheckFinding, Level
 from rath.cli.settings import endpoint_problem

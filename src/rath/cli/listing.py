@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -24,6 +24,7 @@ from uuid import UUID
 import typer
 from rich.text import Text
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
 from rath.cli.render import (
     STATE_STYLES,

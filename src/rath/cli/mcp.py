@@ -6,13 +6,14 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import ndiff
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
 from rath.cli.render import (
     CheckFinding,

@@ -6,7 +6,6 @@ import sqlite3
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -15,6 +14,7 @@ import typer
 
 import rath.memory
 from rath import config
+from rath._core.dataclasses import dataclass
 from rath.cli.render import one_line, say_table
 from rath.cli.terminal import (
     AsJson,

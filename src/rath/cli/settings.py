@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import typer
 from pydantic import BaseModel
 
+from rath._core.dataclasses import dataclass
 from rath._core.options import Sourced
 from rath.cli.terminal import Misuse
 from rath.config.credentials import CREDENTIALS_FILENAME

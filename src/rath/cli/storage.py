@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID
@@ -11,6 +10,7 @@ from uuid import UUID
 import typer
 from rich.text import Text
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
 from rath.cli.render import count_of, line, moment, one_line, progress, say_lines, size
 from rath.cli.stores import (

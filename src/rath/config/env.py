@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
+from rath._core.dataclasses import dataclass
 from rath._core.options import Sourced
 from rath._core.text import did_you_mean
 

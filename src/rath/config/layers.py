@@ -7,11 +7,11 @@ file that sets it. `OPENRATH_HOME` leaves one file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
 from rath.config.paths import config_layer_paths
 from rath.config.schema import (

@@ -14,7 +14,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from functools import lru_cache
 from traceback import TracebackException
 from typing import NamedTuple, TypeAlias, TypeVar, cast
@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, url
 
 from msgspec import Struct, structs
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 
 __all__ = ["HIDDEN", "MIN_IN_ANSWER", "REFERENCE", "Hide", "Redactor", "TextRedactor",

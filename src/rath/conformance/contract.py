@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+from rath._core.dataclasses import dataclass
 
 __all__ = [
     "Clause",

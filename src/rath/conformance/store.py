@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import IO, Literal, ParamSpec
 from uuid import UUID, uuid4
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.conformance.contract import (
     Clauses,
     Report,

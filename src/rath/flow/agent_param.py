@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from textwrap import indent
 from types import MappingProxyType
 from typing import Any
 
+from rath._core.dataclasses import dataclass
 from rath.llm import Provider
 from rath.memory import MemoryStore
 from rath.session import Session

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from rath._core.dataclasses import dataclass
 from rath.flow.agent_param import AgentParam
 from rath.llm import ChatClient, Provider
 from rath.llm.client import require_model

@@ -6,13 +6,14 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID, uuid4
 
 from rath._async.bridge import is_async
+from rath._core.dataclasses import dataclass
 from rath.session import Session
 from rath.session.hooks import (
     Deny,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.errors import MemoryBackendError
 from rath.memory import (
     MemoryFindResult,

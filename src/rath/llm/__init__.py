@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -107,14 +106,11 @@ else:
 
     def __getattr__(name: str) -> object:
         """Load a name on first use; `RathLiteLLMChatClient` is None without LiteLLM."""
-        if (
-            name == "RathLiteLLMChatClient"
-            and find_spec(
-                "litellm",
-            )
-            is None
-        ):
-            return None
+        if name == "RathLiteLLMChatClient":
+            import importlib.util  # noqa: PLC0415  # for this one name
+
+            if importlib.util.find_spec("litellm") is None:
+                return None
         return _load(name)
 
 

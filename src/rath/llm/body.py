@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Protocol, cast
 
+from rath._core.dataclasses import dataclass
 from rath.llm.chat_request import (
     SAMPLING_FIELDS,
     RathLLMChatRequest,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from rath._core.dataclasses import dataclass
 from rath.llm.image import Image
 
 __all__ = ["RathLLMChatRequest", "RathLLMFunctionTool", "RathLLMMessage"]
@@ -95,7 +96,7 @@ class Sampling:
     out of `repr`: a client of your own may read headers from it."""
 
 
-SAMPLING_FIELDS: tuple[str, ...] = tuple(item.name for item in fields(Sampling))
+SAMPLING_FIELDS: tuple[str, ...] = tuple(Sampling.__annotations__)
 """The names of the fields, in the order in which they are sent."""
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments
 

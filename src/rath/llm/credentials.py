@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rath import config
+from rath._core.dataclasses import dataclass
 from rath._core.options import Sourced, first_set
 from rath.config.env import resolve_with_origin
 from rath.config.paths import config_layer_paths, resolve_config_dir, resolve_config_path

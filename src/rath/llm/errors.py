@@ -9,7 +9,6 @@ import math
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, cast
 from rath import errors
 from rath._async.retry import DEFAULT_LONGEST_WAIT
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean, one_line_preview
 from rath.errors import (
     ModelNotFoundError,

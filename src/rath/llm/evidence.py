@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from msgspec import Meta, Struct, structs
 
 from rath._async.retry import Attempt
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath.errors import ProviderError
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta, RathLLMTokenUsage
-from rath.llm.prices import Cost, cost_of
-from rath.llm.stream import ServedInfo, StreamFold
 
 if TYPE_CHECKING:
+    from rath.llm import prices, stream
+    from rath.llm.prices import Cost
+
     JsonValue: TypeAlias = (
         "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
     )
 else:
+    prices, stream = lazy_modules(__name__, "rath.llm.prices", "rath.llm.stream")
     JsonValue = Any  # msgspec knows no type that holds itself
 CallStatus = Literal["done", "failed", "cancelled"]
 OnDelta = Callable[[RathLLMStreamDelta], Awaitable[None] | None]
@@ -114,7 +118,7 @@ class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=T
         """
         known = vars(self)
         if "cost" not in known:
-            known["cost"] = cost_of(self)
+            known["cost"] = prices.cost_of(self)
         cost: Cost | None = known["cost"]
         return cost
 
@@ -185,8 +189,8 @@ class CallRecorder:
         self.endpoint = facts.endpoint
         self.credential: str | None = None
         self.sdk_version: str | None = None
-        self.served = ServedInfo()
-        self.folded: StreamFold | None = None
+        self.served = stream.ServedInfo()
+        self.folded: stream.StreamFold | None = None
         self.response: RathLLMChatResponse | None = None
         self.error: str | None = None
         self._started_at = time.perf_counter()
@@ -200,9 +204,9 @@ class CallRecorder:
         """Remember what is known once there is a way to the endpoint."""
         self.endpoint, self.sdk_version, self.credential = endpoint, sdk_version, credential
 
-    def begin_stream(self) -> StreamFold:
+    def begin_stream(self) -> stream.StreamFold:
         """Start to fold an answer from nothing; a try that failed before is forgotten."""
-        self.folded = StreamFold()
+        self.folded = stream.StreamFold()
         self._first_token = None
         return self.folded
 

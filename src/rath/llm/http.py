@@ -21,11 +21,13 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import httptools
+
+from rath._core.dataclasses import dataclass
 
 MAX_CONNECTIONS = 1000
 """How many requests may be in flight to one origin; as in the SDKs of vendors."""

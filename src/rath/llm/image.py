@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import field
+from typing import TYPE_CHECKING
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath._core.text import one_line_preview
 from rath.errors import PersistenceError
+
+if TYPE_CHECKING:
+    import base64
+    import pathlib
+else:
+    base64, pathlib = lazy_modules(__name__, "base64", "pathlib")
+
 
 __all__ = ["MAX_IMAGE_BYTES", "Image", "ImageSource", "read_images"]
 
@@ -65,7 +73,7 @@ class Image:
         _refuse_address(path)
         name = one_line_preview(os.fspath(path), _MAX_NAME)
         try:
-            with Path(path).open("rb") as file:
+            with pathlib.Path(path).open("rb") as file:
                 content = file.read(MAX_IMAGE_BYTES + 1)
         except OSError as exc:
             text = (

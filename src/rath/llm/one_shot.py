@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from hashlib import sha256
 from typing import Any, ClassVar, Self
 
+from rath._core.dataclasses import dataclass
 from rath.llm import credentials
 from rath.llm.calls import CallSource, ModelCaller, P, at_endpoint
 from rath.llm.evidence import CallRecorder, JsonValue

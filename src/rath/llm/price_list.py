@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -15,6 +14,7 @@ from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, ModelPrice
 from genai_prices.types import Provider as Seller
 
+from rath._core.dataclasses import dataclass
 from rath.llm.prices import Cost, Tokens
 
 _PRICED_APART = frozenset({"batch", "fast", "flex", "priority", "scale"})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from rath._core.dataclasses import dataclass
 from rath.llm.credentials import is_azure, is_loopback
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import struct
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, TypeAlias, assert_never
@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from rath import errors
 from rath._async.lanes import gather
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.config.redaction import redact
 from rath.llm import chat_request, chat_response, registry
 from rath.llm.base import ChatClient

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from decimal import Decimal
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-from rath import config
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath.llm.chat_request import Sampling
 
 if TYPE_CHECKING:
+    from rath import config
     from rath.config.trust import GuardedEntry
+else:
+    (config,) = lazy_modules(__name__, "rath.config")
 
 __all__ = ["Provider"]
 

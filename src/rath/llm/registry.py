@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from rath._async.lanes import gather
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.registry import Registry
 from rath.config.redaction import redact

@@ -6,9 +6,10 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.config.redaction import TextRedactor
 from rath.llm.chat_response import (

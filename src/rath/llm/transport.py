@@ -10,10 +10,11 @@ import contextvars
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rath._async.runtime import Closeable, Runtime, runtime
+from rath._core.dataclasses import dataclass
 from rath.config.env import env_value
 from rath.llm.credentials import RequestTarget, public_url
 from rath.llm.provider import SdkName

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import os
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -14,6 +13,7 @@ from rath import config
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.llm import one_shot
 from rath.llm.body import encode_message, text_then_images, to_json
 from rath.llm.chat_request import RathLLMMessage

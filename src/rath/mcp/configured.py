@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from rath._core.dataclasses import dataclass
 from rath.config.layers import find_mcp_server
 from rath.config.schema import MCPServerConfig
 from rath.config.store import ConfigStore

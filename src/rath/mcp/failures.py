@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import cast
 
@@ -17,6 +17,7 @@ from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 from pydantic import ValidationError
 
 from rath import errors
+from rath._core.dataclasses import dataclass
 from rath._core.text import cut_middle
 from rath.config.redaction import REFERENCE, Redactor, address_secrets, printable
 from rath.mcp.http import HttpExchange

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import contextvars
 from collections.abc import AsyncGenerator, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -16,6 +16,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
+from rath._core.dataclasses import dataclass
 from rath.config.redaction import REFERENCE, address_secrets, guard_logs, looks_random
 from rath.errors import ConfigError
 from rath.mcp.spec import (

@@ -7,12 +7,13 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview, valid_unicode
 from rath.config.paths import own_config_dir
 from rath.config.records import change_file, read_file

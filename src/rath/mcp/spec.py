@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview
 from rath.config.redaction import REFERENCE, address_name, is_url, looks_secret, redact_argv
 from rath.errors import ConfigError

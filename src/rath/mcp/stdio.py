@@ -11,7 +11,7 @@ import signal
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,6 +20,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import decode_output
 from rath.config.redaction import printable
 

@@ -8,7 +8,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import partial, wraps
 from typing import Any, Literal, Self, TypeVar
 
@@ -17,6 +17,7 @@ from rath._async.bridge import arun_serial, run_serial
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath._async.workers import SerialWorker
+from rath._core.dataclasses import dataclass
 from rath.errors import MemoryBackendError, MemoryStoreClosed
 from rath.memory.capabilities import MemoryCapabilities
 from rath.memory.op_types import MemoryOp, with_plain_directory

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from rath._core.dataclasses import dataclass
 
 __all__ = ["MemoryCapabilities", "ScopeModel"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from rath._core.dataclasses import dataclass
 from rath.memory.op_types import MemoryOpWrite
 from rath.memory.results import MemorySource
 from rath.memory.uri import content_digest, note_uri

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
+from rath._core.dataclasses import dataclass
 from rath.memory.uri import memory_uri_prefix
 
 __all__ = [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
+from rath._core.dataclasses import dataclass
 from rath.memory.op_types import Level
 
 __all__ = [

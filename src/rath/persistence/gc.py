@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath.backend.persistence.registry import PersistentSandboxRegistry, prunable_forks, prune_forks
 from rath.memory.adapters.local.forgetting import prunable_transcripts, prune_transcripts
 from rath.memory.persistence.registry import PersistentMemoryRegistry

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rath._async.plane import Lease
 from rath._async.runtime import runtime
-from rath.backend import registry
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
-from rath.backend.snapshots import FrozenWorkspace, Origin
 from rath.backend.workspace import StoredWorkspace, WorkspaceRef
 from rath.llm.provider import Provider
+
+if TYPE_CHECKING:
+    from rath.backend import registry
+    from rath.backend.snapshots import FrozenWorkspace, Origin
+else:
+    (registry,) = lazy_modules(__name__, "rath.backend.registry")
+
 
 _lock = threading.RLock()
 """Guards the few instructions in which leases are made, shared and dropped."""

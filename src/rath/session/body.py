@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Protocol, TypeVar, get_args
@@ -13,6 +13,7 @@ from uuid import UUID
 from msgspec import structs
 
 from rath._async.deferred import Deferred
+from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
 from rath._core.vector import Vector
 from rath.errors import PersistenceError
@@ -120,8 +121,8 @@ class Body:
     """Rows (what was said), record (what happened) and outcome (how it ended)."""
 
     table: ChunkTable
-    record: Record = Vector()  # noqa: RUF009  # immutable, so one empty record serves all
-    outcome: Outcome = Completed()  # noqa: RUF009  # immutable as well
+    record: Record = Vector()  # immutable, so one empty record serves all
+    outcome: Outcome = Completed()  # immutable as well
     given: tuple[GivenUsage, ...] = ()
     unfinished: Unfinished | None = field(default=None, compare=False, repr=False)
     """What a run that was cut off had begun; only its own session has it."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
 from msgspec import structs
 
 from rath._async.runtime import runtime
-from rath._core.lazy_imports import lazy_function
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.text import cut_middle, decode_output
 from rath.backend.abc import BackendSandbox
 from rath.backend.effects import observe_effects
@@ -20,9 +19,7 @@ from rath.backend.results import CommandResult, ToolExecutionFailure, ToolResult
 from rath.backend.tool_types import BackendToolCommandRun
 from rath.errors import BackendError
 from rath.session.base import SessionBase
-from rath.session.calls.results import CallResult, CheckedCall, tool_run_entry
 from rath.session.content import ToolCall, encode_result
-from rath.session.files.changes import Step, here_of, inner_operations, line_of
 from rath.session.operation import Place, next_place
 from rath.session.record import (
     CHECK_ORIGIN,
@@ -33,6 +30,21 @@ from rath.session.record import (
     parent_sink,
 )
 from rath.session.scope import collect_session, current_replay, current_source
+
+if TYPE_CHECKING:
+    import shlex
+
+    from rath.session.calls import results
+    from rath.session.files import changes
+    from rath.session.files.changes import Step
+else:
+    shlex, results, changes = lazy_modules(
+        __name__,
+        "shlex",
+        "rath.session.calls.results",
+        "rath.session.files.changes",
+    )
+
 
 # Only where a program is resumed.
 _find_verdict = lazy_function("rath.session.programs", "find_verdict")
@@ -139,9 +151,9 @@ class Checking(SessionBase):
 
 def _verdicts(session: SessionBase) -> tuple[VerdictStatus, ...]:
     record = session.record
-    line = line_of(record, here_of(session.placement)).current
+    line = changes.line_of(record, changes.here_of(session.placement)).current
     standing = {step.entry.id: at for at, step in enumerate(line)}
-    inner = inner_operations(record)
+    inner = changes.inner_operations(record)
     return tuple(
         _status(entry, line, standing.get(entry.id))
         for entry in record
@@ -156,7 +168,7 @@ async def _ajudge(
     session, place = where
     operation = Operation(operation=uuid4(), kind="check", place=place, session=session)
     started = time.monotonic()
-    with observe_effects() as effects:
+    with observe_effects() as log:
         result = await sandbox.adispatch(command)
     elapsed_ms = (time.monotonic() - started) * 1000
     if isinstance(result, ToolExecutionFailure) and result.kind == "unsupported_tool":
@@ -165,16 +177,16 @@ async def _ajudge(
     line = command.cmd if isinstance(command.cmd, str) else list(command.cmd)
     verdict_id = uuid4()
     call = ToolCall(f"check_{verdict_id}", "run_shell_command", "")
-    finished = CallResult(
-        CheckedCall(call, None, _arguments(command, line)),
+    finished = results.CallResult(
+        results.CheckedCall(call, None, _arguments(command, line)),
         result_text,
         "failed" if result_text.failure else "done",
         elapsed_ms,
-        tuple(effects),
-        tuple(effects.gaps),
+        tuple(log),
+        tuple(log.gaps),
         sandbox.describe(),
     )
-    run = tool_run_entry(finished, operation=operation.operation)
+    run = results.tool_run_entry(finished, operation=operation.operation)
     run = structs.replace(run, origin=CHECK_ORIGIN)
     verdict = Verdict(
         operation=operation.operation,

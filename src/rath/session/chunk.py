@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
-from hashlib import sha256
-from typing import Any, NoReturn, assert_never, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never, cast, overload
 from uuid import UUID
 
 from msgspec import Struct
 
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath._core.text import one_line_preview, valid_unicode
 from rath._core.vector import Vector
 from rath.llm.chat_request import RathLLMMessage
@@ -32,6 +33,12 @@ from rath.session.content import (
     is_plain,
     row_digest,
 )
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    (hashlib,) = lazy_modules(__name__, "hashlib")
+
 
 _HOW_TO_CHANGE = (
     "the payload of a row is read-only, because other sessions share it; change a copy, "
@@ -287,7 +294,7 @@ class ChunkTable:
 
     def digest(self) -> str:
         """Return the `rows_digest` of the table; O(rows since it was asked of one in its front)."""
-        known, start, running = self.cache.digest, 0, sha256()
+        known, start, running = self.cache.digest, 0, hashlib.sha256()
         if known is not None and self._rows.common_prefix(known[0]) == len(known[0]):
             start, running = len(known[0]), known[1].copy()
         for row in self.since(start):

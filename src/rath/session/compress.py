@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from rath._async.deferred import Deferred
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.text import short_id
 from rath.llm.chat_response import RathLLMChatChoice

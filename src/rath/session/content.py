@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from hashlib import sha256
-from typing import Any, Protocol, assert_never, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, assert_never, cast
 
 from rath._core.blobs import Blob, is_digest
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath._core.text import cut_middle, decode_output, valid_unicode
 from rath.backend import results
-from rath.backend.fallbacks import output_path
-from rath.backend.file_tools import count_lines
 from rath.llm.image import MAX_IMAGE_BYTES, Image
+
+if TYPE_CHECKING:
+    import hashlib
+
+    from rath.backend import fallbacks, file_tools
+else:
+    hashlib, fallbacks, file_tools = lazy_modules(
+        __name__, "hashlib", "rath.backend.fallbacks", "rath.backend.file_tools"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +350,7 @@ def rows_digest(rows: Iterable[RowLike]) -> str:
 
     Cost: O(size) for rows that were never part of a digest, 0.1 us for every other.
     """
-    digest = sha256()
+    digest = hashlib.sha256()
     for row in rows:
         digest.update(row.digest)
     return digest.hexdigest()
@@ -350,12 +358,12 @@ def rows_digest(rows: Iterable[RowLike]) -> str:
 
 def row_digest(kind: str, payload: Mapping[str, Any]) -> bytes:
     """Return the sha256 over the canonical JSON of a row."""
-    return sha256(_canonical([kind, payload]).encode(errors="replace")).digest()
+    return hashlib.sha256(_canonical([kind, payload]).encode(errors="replace")).digest()
 
 
 def json_digest(value: object) -> str:
     """Return the sha256 over the canonical JSON of `value`, in hex."""
-    return sha256(_canonical(value).encode(errors="replace")).hexdigest()
+    return hashlib.sha256(_canonical(value).encode(errors="replace")).hexdigest()
 
 
 # Made once: `json.dumps` with options makes an encoder at each call.
@@ -485,7 +493,7 @@ def _encode_output(
     ):
         if blob is None:
             continue
-        paths[name] = output_path(blob.digest)
+        paths[name] = fallbacks.output_path(blob.digest)
         if blob.data is not None and blob.size <= MAX_FULL_BYTES:
             complete[name] = payload[name] if blob.size <= size else decode_output(blob.data)
         else:
@@ -510,7 +518,9 @@ def _encode_content(content: results.FileContent) -> ResultText:
         return result
     excerpt = json.loads(result.shown)
     if content.total is None:
-        excerpt[f"total_{unit}"] = len(data) if isinstance(data, bytes) else count_lines(data)
+        excerpt[f"total_{unit}"] = (
+            len(data) if isinstance(data, bytes) else file_tools.count_lines(data)
+        )
     excerpt["how_to_read"] = f"read it in parts with offset and limit, which count {unit}"
     return replace(result, shown=json.dumps(excerpt))
 
@@ -566,5 +576,5 @@ def _plain(value: object) -> object:
 
 
 def _where_the_rest_is(full: str, size: int, unit: str) -> dict[str, Any]:
-    digest = sha256(full.encode(errors="replace")).hexdigest()
+    digest = hashlib.sha256(full.encode(errors="replace")).hexdigest()
     return {"truncated": True, f"full_{unit}": size, "full_result": f"sha256:{digest}"}

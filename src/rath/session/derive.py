@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
 from uuid import UUID
 
 from rath._async.deferred import Deferred
-from rath._core.lazy_imports import lazy_function
+from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath.llm.image import ImageSource
-from rath.session.autosave import is_autosaving_lately
 from rath.session.base import SessionBase
 from rath.session.bindings import Placement
 from rath.session.body import Body, branched, delegated, derived, merged
 from rath.session.chunk import ChunkTable, user_text_chunk
-from rath.session.files.changes import here_of, plan_undo
-from rath.session.files.session_files import (
-    CopyOrigin,
-    MergeOrigin,
-    UndoOrigin,
-    freeze,
-    origin_above,
-)
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import PARENT_ROWS, Edge, note_content, stamped
 from rath.session.operation import Place
@@ -37,7 +27,18 @@ from rath.session.scope import (
     recording_store,
 )
 
-_log = logging.getLogger("rath.session")
+if TYPE_CHECKING:
+    from rath.session import autosave
+    from rath.session.files import changes, session_files
+    from rath.session.files.session_files import CopyOrigin
+else:
+    session_files, changes, autosave = lazy_modules(
+        __name__,
+        "rath.session.files.session_files",
+        "rath.session.files.changes",
+        "rath.session.autosave",
+    )
+
 
 # Only where a program is resumed.
 _find_derivation = lazy_function("rath.session.programs", "find_derivation")
@@ -47,7 +48,7 @@ _keep_derivation = lazy_function("rath.session.loading", "keep_derivation")
 def keep_derivation(session: Branching) -> None:
     """Store a derivation where every session is stored; see `rath.session.loading`."""
     around = recording_store() or current_source()
-    if around is not None or is_autosaving_lately():
+    if around is not None or autosave.is_autosaving_lately():
         _keep_derivation(session)
 
 
@@ -158,8 +159,16 @@ class Branching(SessionBase):
     def _with_merged_files(self, plan: _Derivation, other: Self, files: MergedFiles) -> _Derivation:
         sides = {"ours": (self,), "theirs": (other,), "three-way": (self, other)}[files]
         frozen = [side.frozen_files(f"a merge with files={files!r}") for side in sides]
-        origin = frozen[0] if len(frozen) == 1 else MergeOrigin(plan.id, frozen[0], frozen[1])
-        if isinstance(origin, MergeOrigin) and self._placement.is_open and other.placement.is_open:
+        origin = (
+            frozen[0]
+            if len(frozen) == 1
+            else session_files.MergeOrigin(plan.id, frozen[0], frozen[1])
+        )
+        if (
+            isinstance(origin, session_files.MergeOrigin)
+            and self._placement.is_open
+            and other.placement.is_open
+        ):
             origin.require_common_files()
         return plan._replace(
             placement=sides[0].placement.beginning_with(origin),
@@ -189,8 +198,10 @@ class Branching(SessionBase):
                 are not as the record says the session left them.
         """
         content = self.inherited(self._cell.result())
-        undo = plan_undo(content, call, session=self.id, gaps=gaps, here=here_of(self._placement))
-        origin = UndoOrigin(self.frozen_files("an undo"), undo.changes)
+        undo = changes.plan_undo(
+            content, call, session=self.id, gaps=gaps, here=changes.here_of(self._placement)
+        )
+        origin = session_files.UndoOrigin(self.frozen_files("an undo"), undo.changes)
         plan = self._plan("fork", placement=self._placement.beginning_with(origin))._replace(
             operator="Session.undo",
             workspace="undo",
@@ -246,8 +257,10 @@ class Branching(SessionBase):
                 f"{operation} needs the files of session {self.id}, which has no sandbox to copy "
                 'them from; place it first, for example session.to("local", spec="./project")'
             )
-        above = origin_above(self._placement.origin)
-        return CopyOrigin(freeze(self._cell, self._placement, self.id), self.id, above)
+        above = session_files.origin_above(self._placement.origin)
+        return session_files.CopyOrigin(
+            session_files.freeze(self._cell, self._placement, self.id), self.id, above
+        )
 
     def origin_of_files(self) -> str | None:
         """Return the handle of this session's sandbox; None where the record has to tell it."""

@@ -23,12 +23,12 @@ What must not be torn apart is one group of lines, which counts as a whole or no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
 from msgspec import Struct
 
+from rath._core.dataclasses import dataclass
 from rath.backend.abc import BackendSandboxSpec
 from rath.backend.workspace import StoredWorkspace
 from rath.llm.chat_request import RathLLMFunctionTool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 from uuid import UUID
@@ -14,6 +14,7 @@ from rath._async.bridge import call_either
 from rath._async.deferred import nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.options import ValueScope, origin_of
 from rath.llm.image import Image

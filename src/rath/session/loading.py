@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from uuid import UUID
 
 from rath._async.deferred import Deferred, runs_above
 from rath._async.runtime import runtime, wait_interruptibly
+from rath._core.dataclasses import dataclass
 from rath.backend import registry as backends
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
 from rath.backend.persistence.registry import PersistentSandboxRegistry, Reattachable

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 from uuid import UUID
 from weakref import WeakValueDictionary
+
+from rath._core.dataclasses import dataclass
 
 if TYPE_CHECKING:
     # The graph's export finds sessions here, and a session needs the graph.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Reversible, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, assert_never
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId

@@ -6,9 +6,10 @@ import contextvars
 import itertools
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from uuid import UUID, uuid4, uuid5
 
+from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
 
 

@@ -6,26 +6,33 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from types import MappingProxyType, UnionType
-from typing import Any, cast, get_origin
+from typing import TYPE_CHECKING, Any, cast, get_origin
 from uuid import UUID
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath._core.text import one_line_preview
 from rath.errors import InvalidRequestError, OutputError
 from rath.llm.evidence import Exchange
 from rath.llm.evidence import evidence_of as exchange_evidence
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.base import SessionBase
-from rath.session.calls.requests import Candidate
-from rath.session.calls.results import CallResult, CheckedCall
 from rath.session.content import AssistantTurn, ToolCall, encode_failure, encode_result
 from rath.session.outcome import Completed, OutputMissing, OutputValue
 from rath.session.output_schema import FINAL_ANSWER, WRAPPED, OutputSpec, Unfit, output_spec
 from rath.session.record import Operation, Purpose, evidence_of, last_text
 from rath.session.tooling import ToolOffer, offer
+
+if TYPE_CHECKING:
+    from rath.session.calls import results
+    from rath.session.calls.requests import Candidate
+else:
+    (results,) = lazy_modules(__name__, "rath.session.calls.results")
+
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -306,7 +313,7 @@ class TurnVerdict:
     outcome: Completed | None = None
     """Set where the turn is the last one, once those calls were made."""
 
-    own: Mapping[int, CallResult] = field(default_factory=lambda: MappingProxyType({}))
+    own: Mapping[int, results.CallResult] = field(default_factory=lambda: MappingProxyType({}))
     """What became of the calls that gave the answer, by their index among all calls."""
 
     reply: str | None = None
@@ -318,7 +325,7 @@ class TurnVerdict:
         n_calls = len(self.own) + len(self.others)
         return [index for index in range(n_calls) if index not in self.own]
 
-    def results(self, done: Mapping[int, CallResult]) -> Mapping[int, CallResult]:
+    def results(self, done: Mapping[int, results.CallResult]) -> Mapping[int, results.CallResult]:
         """Return the results of all calls by their index; `done` tells of the others."""
         return {**self.own, **done} if self.own else done
 
@@ -386,17 +393,19 @@ class OutputRun:
 
     def _results(
         self, own: Mapping[int, ToolCall], read: Sequence[_Read], again: str
-    ) -> dict[int, CallResult]:
-        done: dict[int, CallResult] = {}
+    ) -> dict[int, results.CallResult]:
+        done: dict[int, results.CallResult] = {}
         # A text has no calls that wait for a result.
         for (at, call), one in zip(own.items(), read, strict=bool(own)):
-            checked = CheckedCall(call, self._plan.offer, parse_tool_arguments(call.arguments)[0])
+            checked = results.CheckedCall(
+                call, self._plan.offer, parse_tool_arguments(call.arguments)[0]
+            )
             if isinstance(one, OutputValue):
-                done[at] = CallResult(checked, encode_result(True), "done")
+                done[at] = results.CallResult(checked, encode_result(True), "done")
             else:
                 problem = f"the answer cannot be used: {one}.{again}"
                 failure = encode_failure("invalid_tool_arguments", problem)
-                done[at] = CallResult(checked, failure, "failed")
+                done[at] = results.CallResult(checked, failure, "failed")
         return done
 
     def _reply(self, exchange: Exchange, problem: str) -> str:

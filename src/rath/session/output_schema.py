@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
+from rath._core.dataclasses import dataclass
 from rath.llm.chat_request import RathLLMFunctionTool
 
 FINAL_ANSWER = "final_answer"

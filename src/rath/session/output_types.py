@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import SchemaError, core_schema, to_jsonable_python
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview
 from rath.session.output_schema import WRAPPED, Unfit
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
 from rath._async.deferred import Deferred
+from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
 from rath.errors import ResumeMismatch
 from rath.llm.chat_request import RathLLMMessage

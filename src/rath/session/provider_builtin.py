@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from rath._core.dataclasses import dataclass
 from rath.errors import RathError
 from rath.llm.base import ChatClient, StreamingChatClient, require_streaming
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool

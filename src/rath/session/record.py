@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID, uuid4
 
 from msgspec import Meta, Struct, field, structs
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
 from rath._core.vector import Vector
 from rath.backend.abc import SandboxIdentity
@@ -23,6 +22,9 @@ from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import CUT, AssistantTurn, UserText, address
 from rath.session.operation import Place
 from rath.session.output_schema import OutputSpec
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 OperationKind = Literal[
     "loop", "compress", "select", "fork", "detach", "merge", "delegate", "memory", "check"

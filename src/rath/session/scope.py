@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rath._async.deferred import runs_above
+from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
 from rath.session.body import Body
 from rath.session.operation import next_place

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from rath._async.deferred import Deferred
-from rath._core.lazy_imports import lazy_function
+from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.text import short_id
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
@@ -27,7 +27,6 @@ from rath.session.chunk import (
 )
 from rath.session.derive import Branching
 from rath.session.events import GivenUsage
-from rath.session.files.session_files import SessionFiles
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import (
@@ -43,6 +42,13 @@ from rath.session.outcome import outcome_extras
 from rath.session.output import TypedReading
 from rath.session.record import Entry, evidence_of, last_text
 from rath.session.tooling import Tool
+
+if TYPE_CHECKING:
+    from rath.session.files import session_files
+    from rath.session.files.session_files import SessionFiles
+else:
+    (session_files,) = lazy_modules(__name__, "rath.session.files.session_files")
+
 
 # They are written against the class.
 _save = lazy_function("rath.session.loading", "save")
@@ -318,7 +324,7 @@ class Session(Branching, Checking, Deciding, TypedReading):
     @property
     def files(self) -> SessionFiles:
         """The file changes of the session, read from the record; reads of it wait for the run."""
-        return SessionFiles(self)
+        return session_files.SessionFiles(self)
 
     def evidence_of(self, row: ChunkRow) -> Entry | None:
         """Return the entry of the record that made `row`, None for one that was written; waits."""

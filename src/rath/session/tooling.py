@@ -6,12 +6,12 @@ import contextvars
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NoReturn, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast, runtime_checkable
 from uuid import UUID
 
-from rath._async.bridge import is_async
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath._core.options import ValueScope, origin_of
 from rath._core.registry import Registry
 from rath._core.text import valid_unicode
@@ -20,6 +20,12 @@ from rath.errors import ToolNameConflictError
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.content import json_digest
+
+if TYPE_CHECKING:
+    from rath._async import bridge
+else:
+    (bridge,) = lazy_modules(__name__, "rath._async.bridge")
+
 
 ToolEffects = Literal["read_only", "idempotent", "non_idempotent"]
 SystemTools = bool | Sequence[str]
@@ -187,7 +193,7 @@ def offer(tool: Tool) -> ToolOffer:
         origin=origin,
         effects=getattr(tool, "effects", "non_idempotent"),
         operator=cast("SandboxOperator", tool) if on_sandbox else None,
-        is_plain=not on_sandbox and not is_async(in_a_loop(tool)),
+        is_plain=not on_sandbox and not bridge.is_async(in_a_loop(tool)),
         is_built_in=is_built_in,
         approval=check_approval(getattr(tool, "approval", "never"), f"tool {tool.name!r}"),
     )
@@ -205,7 +211,7 @@ def in_a_loop(tool: Tool) -> Callable[[Any, Mapping[str, Any]], Any]:
     Such a tool is a plain function for who calls it himself, and blocks no thread in a run.
     """
     coroutine: object = getattr(tool, "acall", None)
-    return coroutine if is_async(coroutine) else tool  # type: ignore[arg-type,return-value]  # is_async tells
+    return coroutine if bridge.is_async(coroutine) else tool  # type: ignore[arg-type,return-value]  # is_async tells
 
 
 def tool_digest(offer: ToolOffer) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import rath
+from rath._core.dataclasses import dataclass
 from rath.errors import MissingExtra
 from rath.llm.credentials import is_azure
 from rath.session.chunk import ChunkTable, RowId

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
+from rath._core.dataclasses import dataclass
 from rath.errors import UnsupportedMemoryOp
 from rath.memory import notes, uri
 from rath.memory import op_types as ops

@@ -7,11 +7,12 @@ import posixpath
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.backend import results as res
 from rath.backend import tool_types as calls
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec, SandboxIdentity

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from uuid import UUID
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.errors import PersistenceError
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 

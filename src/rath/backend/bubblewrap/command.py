@@ -12,9 +12,10 @@ import struct
 import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from rath._core.dataclasses import dataclass
 from rath.backend.host.paths import is_below, new_directory
 from rath.backend.host.process import STATUS_NUMBER, Command, environment
 

@@ -8,8 +8,8 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from rath._core.dataclasses import dataclass
 from rath.backend.host.paths import is_stale, new_name
 
 _CONTROLLERS = ("memory", "pids")

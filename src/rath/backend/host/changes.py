@@ -24,7 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from operator import attrgetter
 from typing import TypeVar
@@ -32,6 +32,7 @@ from weakref import ReferenceType, WeakValueDictionary, ref
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.changes import (
     EffectPolicy,
     FileState,

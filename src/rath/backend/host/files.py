@@ -9,10 +9,11 @@ import stat
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, TypeVar
 
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.file_tools import DiskFile, OpenFile, run_file_tool, run_now, write_effect
 from rath.backend.host.changes import exact_change
 from rath.backend.host.paths import (

@@ -22,9 +22,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from rath._core.dataclasses import dataclass
 from rath._core.files import forget, keep_from_children
 from rath.backend.changes import EffectPolicy, ScanCache, TreeState
 from rath.backend.host.layers import Layer, LayerDirectory, LayerKind

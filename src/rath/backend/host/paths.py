@@ -12,10 +12,10 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from rath._core.dataclasses import dataclass
 from rath._core.retention import mount_in
 from rath.backend.file_tools import OutsideWorkspace
 

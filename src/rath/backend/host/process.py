@@ -14,12 +14,13 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import IO
 
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.host.paths import write_all
 from rath.backend.host.supervisor import (
     Leftovers,

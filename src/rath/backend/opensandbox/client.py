@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from opensandbox.models.sandboxes import SandboxFilter, SnapshotFilter
 from opensandbox.transport import RetryPolicy
 from opensandbox.transport.retry import JitterMode
 
+from rath._core.dataclasses import dataclass
 from rath.backend.opensandbox import connection
 from rath.backend.opensandbox.connection import RemoteError, RequestRefused, ServerAccess
 from rath.backend.opensandbox.processes import OutputBuffer, RunEnd, RunError

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rath import config
+from rath._core.dataclasses import dataclass
 from rath._core.options import Sourced, first_set
 from rath.backend.results import ToolExecutionFailure
 from rath.config.env import env_flag, resolve_with_origin

@@ -8,11 +8,11 @@ import shlex
 import stat
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.effects import is_observed, note_effect, note_gap
 from rath.backend.file_tools import (
     MAX_READ_BYTES,

@@ -18,11 +18,12 @@ import shlex
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from uuid import uuid4
 
 from rath._core.blobs import Blob, is_digest
+from rath._core.dataclasses import dataclass
 from rath._core.text import decode_output
 from rath.backend.opensandbox.connection import ROOT, NotReached, RemoteError, RequestRefused
 from rath.backend.results import (

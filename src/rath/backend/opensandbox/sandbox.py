@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -14,6 +13,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from rath._async.runtime import Running, runtime
+from rath._core.dataclasses import dataclass
 from rath.backend.abc import BackendSandboxSpec
 from rath.backend.changes import ScanCache
 from rath.backend.opensandbox.changes import RemoteContents, WriteMonitor

@@ -9,12 +9,13 @@ import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from rath._async.runtime import Running, runtime
+from rath._core.dataclasses import dataclass
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.backend.changes import Manifest
 from rath.backend.opensandbox.changes import read_manifest

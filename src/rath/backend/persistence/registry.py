@@ -17,12 +17,12 @@ import json
 import logging
 import os
 from collections.abc import Generator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 from uuid import UUID, uuid4
 
+from rath._core.dataclasses import dataclass
 from rath._core.files import FileLock, atomic_write_json
 from rath._core.persistent_dirs import PersistentDirectories, listed_ids
 from rath._core.retention import empty_trash, move_to_trash

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from rath._async.runtime import Running, runtime
+from rath._core.dataclasses import dataclass
 from rath.conformance.contract import Skipped, Unlike
 from rath.llm.base import ChatClient, ChatDraft
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+from rath._core.dataclasses import dataclass
 from rath.conformance.contract import Clauses, Skipped, excerpt, expect, expect_equal, expect_kind
 from rath.conformance.memory.subject import READ_WRITE, MemorySubject
 from rath.memory import op_types as ops

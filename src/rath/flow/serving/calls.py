@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 from uuid import UUID
@@ -17,6 +16,7 @@ import anyio
 
 from rath._async.deferred import Nested, nesting
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import cut_middle
 from rath.errors import PersistenceError, RathError
 from rath.flow.serving.serve import ServeOptions

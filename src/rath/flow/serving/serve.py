@@ -7,11 +7,12 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
 from rath._async.runtime import runtime, wait_interruptibly
+from rath._core.dataclasses import dataclass
 from rath.flow.tool.agent_tool import description_of, tool_name_of
 from rath.flow.tool.options import TOOL_NAME
 from rath.flow.workflow import Workflow

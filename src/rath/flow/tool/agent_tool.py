@@ -6,9 +6,9 @@ import inspect
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, assert_never, get_args
 
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.options import origin_of
 from rath.backend.results import ToolExecutionFailure

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from rath._core.dataclasses import dataclass
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["check_approval", "check_effects", "check_kind", "check_timeout"]

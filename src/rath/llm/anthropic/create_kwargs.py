@@ -6,10 +6,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, cast
 
+from rath._core.dataclasses import dataclass
 from rath.llm.body import BodyTail, to_json
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.image import Image

@@ -11,7 +11,7 @@ import sys
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Self, cast
@@ -20,6 +20,7 @@ from rath import config
 from rath._async.lanes import gather
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.errors import ProviderProtocolError
 from rath.llm.body import to_json

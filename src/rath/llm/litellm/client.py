@@ -6,12 +6,13 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rath._async.retry import Sleep
+from rath._core.dataclasses import dataclass
 from rath.config.env import env_value
 from rath.config.redaction import looks_secret
 from rath.errors import MissingExtra

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.errors import MissingExtra, ProviderError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.credentials import RequestTarget

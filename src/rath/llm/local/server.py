@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Protocol
 
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.errors import MissingExtra, ProviderError
 from rath.llm.credentials import RequestTarget, public_url
 from rath.llm.local.weights import BUNDLED_MODEL, join_weights

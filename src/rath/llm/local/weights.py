@@ -8,10 +8,10 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from rath._core.dataclasses import dataclass
 from rath._core.files import FileLock, atomic_write_text, sync_directory
 from rath.config.env import env_value
 from rath.errors import MissingExtra, ProviderError

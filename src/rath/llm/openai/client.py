@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
 from rath._async.retry import Sleep
+from rath._core.dataclasses import dataclass
 from rath.config.env import env_value
 from rath.llm import credentials, transport
 from rath.llm.body import BodyWriter, refuse_call_options

@@ -7,12 +7,12 @@ import json
 import logging
 import os
 import stat
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath._core.persistent_dirs import PersistentDirectories
 from rath._core.usage_locks import Use
 from rath.memory.persistence import paths

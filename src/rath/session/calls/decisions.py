@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Self, TypeVar, cast, get_args
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments

@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID
@@ -17,6 +16,7 @@ from msgspec import structs
 
 from rath._async.bridge import call_either, is_async
 from rath._async.workers import UserExit
+from rath._core.dataclasses import dataclass
 from rath.errors import BudgetExceededError
 from rath.llm.chat_response import RathLLMChatChoice, RathLLMStreamDelta
 from rath.session.body import Body

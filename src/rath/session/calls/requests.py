@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Literal, TypeVar, assert_never, cast
@@ -15,6 +15,7 @@ from uuid import UUID
 from msgspec import structs
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.errors import ProviderProtocolError
 from rath.llm.base import ChatClient, ChatDraft
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage

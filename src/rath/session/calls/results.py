@@ -6,13 +6,14 @@ import json
 import logging
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from rath._async.lanes import Key
 from rath._async.runtime import runtime
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.session.bindings import Placement

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import takewhile
 from typing import Literal, NamedTuple, get_args
 from uuid import UUID
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
 from rath.backend.effects import Attribution, EffectKind, FileEffect
 from rath.session.bindings import Placement

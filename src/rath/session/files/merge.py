@@ -8,7 +8,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property, partial
 from hashlib import file_digest, sha256
 from itertools import takewhile
@@ -18,6 +18,7 @@ from uuid import UUID
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
+from rath._core.dataclasses import dataclass
 from rath.backend import BackendSandbox, BackendToolFilesRead, FileContent
 from rath.backend.changes import FileState, Manifest
 from rath.backend.effects import FileEffect

@@ -6,7 +6,7 @@ import asyncio
 import stat
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from hashlib import sha256
 from os import PathLike
@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 
 from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
 from rath.backend.changes import EffectPolicy, FileState, Manifest, manifest_digest
 from rath.backend.effects import FileEffect

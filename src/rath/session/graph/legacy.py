@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+from rath._core.dataclasses import dataclass
 
 __all__ = ["SessionLineage"]
 

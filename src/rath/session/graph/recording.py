@@ -8,11 +8,12 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from rath._async.deferred import Deferred
+from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
 from rath.session.graph.kind import LineageKind
 

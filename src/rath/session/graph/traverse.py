@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath.errors import LineageConsistencyError
 
 __all__ = [

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rath._async.deferred import Deferred
+from rath._core.dataclasses import dataclass
 from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
 from rath.session.bindings import PlacementRef

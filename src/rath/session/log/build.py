@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from hashlib import sha256
 from operator import attrgetter
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from msgspec import structs
 
 from rath._async.deferred import Deferred
 from rath._core.blobs import Blob, is_digest
+from rath._core.dataclasses import dataclass
 from rath._core.vector import Vector
 from rath.backend.effects import FileEffect
 from rath.errors import PersistenceError, SessionDamaged

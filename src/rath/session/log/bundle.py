@@ -20,7 +20,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
@@ -30,6 +30,7 @@ from typing import Any
 from uuid import UUID
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.files import atomic_write_bytes
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.events import AgentRows, Event, PendingResult, Row

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from hashlib import sha256
 from typing import Any, Literal, cast, get_args
@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.persistence.spec_json import spec_from_jsonable, spec_to_jsonable
 from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError

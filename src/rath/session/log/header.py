@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath._core.vector import Vector
 from rath.backend.abc import BackendSandboxSpec
 from rath.backend.persistence.spec_json import spec_to_jsonable

@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -26,6 +26,7 @@ from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from rath._core.blobs import Blob, is_digest
+from rath._core.dataclasses import dataclass
 from rath.errors import PersistenceError
 from rath.session.log.store import LogDriver, LogStore, StoredLog
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
@@ -11,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rath._core.blobs import is_digest
+from rath._core.dataclasses import dataclass
 from rath.backend.persistence.spec_json import spec_from_jsonable
 from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError, SessionDamaged

@@ -15,18 +15,26 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from rath import config
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_modules
 from rath._core.persistent_dirs import PersistentKind
 from rath._core.registry import Registry
-from rath.config.env import env_value
-from rath.config.paths import config_layer_paths, resolve_config_dir
 from rath.errors import ConfigError, PersistenceError, StoreNotFound
+
+if TYPE_CHECKING:
+    from rath import config
+    from rath.config import env, paths
+else:
+    config, env, paths = lazy_modules(
+        __name__, "rath.config", "rath.config.env", "rath.config.paths"
+    )
+
 
 __all__ = [
     "SESSIONS_DIR_NAME",
@@ -604,13 +612,13 @@ def default_store() -> SessionStore:
         ConfigError: The config cannot be read, or holds a password.
         UntrustedConfig: A project's config names it, and the user has not trusted that.
     """
-    named = env_value("OPENRATH_STORE")
+    named = env.env_value("OPENRATH_STORE")
     if named is not None:
         return open_store(named)
     # Asked for by each run that is recorded, so it does no more than it must.
-    paths = config_layer_paths()
-    configured = _configured() if any(path.exists() for path in paths) else None
-    return open_store(configured or str(paths[0].parent / SESSIONS_DIR_NAME))
+    layers = paths.config_layer_paths()
+    configured = _configured() if any(path.exists() for path in layers) else None
+    return open_store(configured or str(layers[0].parent / SESSIONS_DIR_NAME))
 
 
 def _configured() -> str | None:
@@ -643,7 +651,7 @@ _SESSION = PersistentKind("session", PersistenceError, "close its writer")
 
 def sessions_dir() -> Path:
     """Return the directory of session files; creates nothing."""
-    return resolve_config_dir() / SESSIONS_DIR_NAME
+    return paths.resolve_config_dir() / SESSIONS_DIR_NAME
 
 
 def ensure_sessions_dir() -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +13,7 @@ from uuid import UUID
 from msgspec import structs
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.errors import PersistenceError, SessionDamaged
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.events import AncestorRange, Event, Header, Row

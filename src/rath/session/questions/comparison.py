@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Literal, NamedTuple, assert_never, cast
 from uuid import UUID
 
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview
 from rath.backend.effects import FileEffect
 from rath.session.body import sum_costs

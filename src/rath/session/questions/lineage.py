@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeVar
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, ToolFeedback

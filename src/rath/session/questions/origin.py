@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath.backend.effects import FileEffect
 from rath.errors import BackendError
 from rath.session.body import CostSum, model_of, sum_costs

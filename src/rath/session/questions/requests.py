@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 from uuid import UUID
 
 from msgspec import structs
 
+from rath._core.dataclasses import dataclass
 from rath.backend.abc import SandboxIdentity
 from rath.errors import PersistenceError
 from rath.llm.base import ChatDraft

@@ -6,7 +6,6 @@ import logging
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from uuid import UUID
 
 from rath._async.bridge import call_either
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.errors import BudgetExceededError
 from rath.llm.chat_response import RathLLMTokenUsage, add_usage
 from rath.llm.client import VendorClient, open_draft

@@ -8,12 +8,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 from uuid import UUID
 
 from rath._async.deferred import Deferred
+from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
 from rath.config.env import env_value
 from rath.errors import PersistenceError, ReplayDifference

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Literal
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.backend.abc import BackendSandbox
 from rath.backend.effects import FileEffect
 from rath.backend.results import FileContent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from msgspec.structs import replace as replace_struct
 
 from rath._async.deferred import Deferred
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.client import warm_up

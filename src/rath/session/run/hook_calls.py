@@ -9,7 +9,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import TracebackType
 from typing import Any, Literal, Self, assert_never, cast
 from uuid import UUID
@@ -20,6 +20,7 @@ from rath._async.bridge import call_either
 from rath._async.deferred import nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.backend.abc import SandboxIdentity
 from rath.llm.image import Image

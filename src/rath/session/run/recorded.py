@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from hashlib import sha256
 from itertools import islice, takewhile, zip_longest
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 from uuid import UUID, uuid4
 
 import rath.errors
+from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview, short_id
 from rath.errors import ProviderError, ReplayDifference, StreamInterrupted
 from rath.llm.base import ChatDraft

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from rath import config
 from rath._async.deferred import Deferred, runs_above
+from rath._core.dataclasses import dataclass
 from rath.config.env import env_value
 from rath.config.paths import config_layer_paths
 from rath.errors import ConfigError, PersistenceError

@@ -7,7 +7,7 @@ import json
 import operator
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -15,6 +15,7 @@ from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean, short_id
 from rath.errors import PersistenceError, ReplayDifference, SelfWaitError
 from rath.llm.base import ChatClient

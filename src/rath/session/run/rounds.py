@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -18,6 +18,7 @@ from rath._async.lanes import Job, Key, Lanes
 from rath._async.runtime import await_future, runtime
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath.backend.effects import (
     UNOBSERVED,
     EffectLog,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
@@ -12,6 +12,7 @@ from uuid import UUID
 from msgspec import structs
 
 from rath._async.deferred import Deferred
+from rath._core.dataclasses import dataclass
 from rath._core.vector import GrowingVector, Vector
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.provider import Provider

@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
 from http import HTTPStatus
@@ -21,6 +21,7 @@ from pathlib import Path
 from uuid import UUID
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.files import atomic_write_text
 from rath._core.text import one_line_preview, short_id, valid_unicode
 from rath.session.body import Unfinished

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar, assert_never, cast
 from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.blobs import Blob
+from rath._core.dataclasses import dataclass
 from rath._core.text import decode_output, one_line_preview, valid_unicode
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired, cast, get_args, get_origin
 
 import pydantic
@@ -16,6 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import SchemaError, core_schema
 from typing_extensions import TypedDict
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview, valid_unicode
 from rath.flow.tool.function.source import Parameter, ToolSource
 from rath.session.output_types import ReadableSchemas

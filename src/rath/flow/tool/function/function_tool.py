@@ -9,7 +9,7 @@ import threading
 from abc import ABCMeta, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import partial
 from types import new_class
 from typing import (
@@ -30,6 +30,7 @@ import pydantic
 import pydantic_core
 
 from rath._async.bridge import is_async
+from rath._core.dataclasses import dataclass
 from rath.backend.results import ToolResult
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.function.arguments import Arguments, arguments_type

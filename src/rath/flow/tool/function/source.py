@@ -7,12 +7,13 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType, FrameType, FunctionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import docstring_parser
 
+from rath._core.dataclasses import dataclass
 from rath._core.options import module_name, origin_of
 from rath.flow.tool.base import FlowToolCall
 from rath.session import Session

@@ -23,13 +23,13 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TypeVar
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.files import StrPath
 from rath._core.sqlite import IndexMismatch, identity_of, take_away
 from rath.memory.adapters.local import layout, pacing

@@ -11,7 +11,6 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from rath._async.bridge import call_either
 from rath._async.runtime import Running, runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.errors import InvalidRequestError, MemoryBackendError, RathError, UntrustedConfig
 from rath.llm.embedding import EmbeddingClient, EmbeddingProvider, embedding_client_for

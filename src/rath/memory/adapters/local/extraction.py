@@ -13,7 +13,7 @@ import sqlite3
 import unicodedata
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -22,6 +22,7 @@ from msgspec import structs
 
 from rath import errors
 from rath._async.runtime import AtExit, Running, runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.llm.base import ChatClient
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMMessage

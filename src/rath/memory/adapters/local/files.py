@@ -20,11 +20,11 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, cast
 
+from rath._core.dataclasses import dataclass
 from rath._core.files import StrPath, atomic_write_bytes, sync_directory
 from rath.memory.adapters.local.layout import DRAFTS_NAME, NOTE_SUFFIX, Kind, is_draft
 from rath.memory.adapters.local.terms import index_terms

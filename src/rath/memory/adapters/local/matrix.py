@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.index import TABLES, Match, NoteIndex
 from rath.memory.adapters.local.layout import Kind

@@ -17,13 +17,13 @@ import os
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 
+from rath._core.dataclasses import dataclass
 from rath._core.files import StrPath, atomic_write_bytes
 from rath.memory.adapters.local.files import mark_as_ours, read_content, read_file
 from rath.memory.adapters.local.layout import METADATA_SUFFIX, NOTE_SUFFIX

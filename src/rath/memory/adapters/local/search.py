@@ -44,11 +44,12 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.memory.adapters.local.files import Document, read_document
 from rath.memory.adapters.local.index import (
     MAX_WORD_CHARS,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import sqlite3
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.usage_locks import Use
 from rath.memory.adapters.local.catalog import Catalog
 from rath.memory.adapters.local.pacing import SCRUB_SECONDS, DelayedWork

@@ -11,13 +11,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, cast
 
 import msgspec
 
+from rath._core.dataclasses import dataclass
 from rath._core.files import FileLock, atomic_write_json, sync_directory
 from rath._core.text import valid_unicode
 from rath.memory.adapters.local import layout

@@ -25,12 +25,12 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 import msgspec
 
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.memory.adapters.local.files import Stamp
 from rath.memory.adapters.local.index import NoteIndex, scope_condition

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath.errors import MemoryBackendError, UnsupportedMemoryOp
 from rath.llm.credentials import without_login
 from rath.memory import op_types

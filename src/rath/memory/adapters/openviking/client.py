@@ -17,10 +17,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from rath._async.lanes import gather
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.config.redaction import guard_logs, redact
 from rath.errors import MemoryBackendError

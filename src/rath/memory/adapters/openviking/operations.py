@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 from rath.memory import notes, op_types, results
 from rath.memory.adapters.openviking.client import (

@@ -25,7 +25,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -33,6 +33,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from rath._async.runtime import runtime
+from rath._core.dataclasses import dataclass
 from rath._core.files import FileLock, LockKind, atomic_write_json, make_private_directory
 from rath.config.env import env_value
 from rath.errors import MemoryBackendError

@@ -16,13 +16,14 @@ from collections.abc import (
     Sized,
 )
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath._core.sqlite import DerivedDatabase, opening
 from rath._core.text import UNSPACED, valid_unicode
 from rath.session.graph.kind import LineageKind

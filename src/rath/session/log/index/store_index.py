@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from uuid import UUID
 
+from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.sqlite import IndexMismatch, identity_of, take_away
 from rath._core.text import valid_unicode
