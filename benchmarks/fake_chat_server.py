@@ -3,6 +3,7 @@
 The first part of the URL path says how it behaves, so `base_url` chooses it:
 
     /reply/v1            a short text
+    /message             the same as Anthropic's SDK asks for it
     /tools-50/v1         one tool call until the request holds 50 tool results, then a text
     /tools-1x8/v1        the same, 8 calls a round: done at 1 * 8 results
     /delay-100ms/v1      a short text after 100 ms; all requests wait side by side
@@ -30,7 +31,7 @@ _STREAM_HEAD = (
 )
 _ENVELOPE = {"id": "chatcmpl-0", "created": 1_700_000_000, "model": "fake"}
 _CHUNK = {**_ENVELOPE, "object": "chat.completion.chunk"}
-_BACKLOG = 1024
+_BACKLOG = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Reply:
 
     delay: float = 0.0
     """Seconds."""
+    is_message: bool = False
+    """In the format of Anthropic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ def behaviour(path: str) -> Behaviour:
     name = path.split("/")[1]
     if name == "reply":
         return Reply()
+    if name == "message":
+        return Reply(is_message=True)
     if name == "peak":
         return Peak()
     if found := re.fullmatch(r"delay-(\d+)ms", name):
@@ -115,8 +120,8 @@ class Connection(asyncio.Protocol):
         Connection.peak = max(Connection.peak, Connection.in_flight)
         path = bytes(request[: request.find(b"\r\n")]).split(b" ")[1].decode()
         match behaviour(path):
-            case Reply(delay=0.0):
-                self._finish(_reply_bytes())
+            case Reply(delay=0.0, is_message=is_message):
+                self._finish(_message_bytes() if is_message else _reply_bytes())
             case Reply(delay=delay):
                 asyncio.get_running_loop().call_later(delay, self._finish, _reply_bytes())
             case Tools(rounds=rounds, calls_per_round=n_calls):
@@ -155,6 +160,15 @@ def _completion(message: dict[str, object], reason: str) -> bytes:
 @lru_cache
 def _reply_bytes() -> bytes:
     return _completion({"content": "The work is done."}, "stop")
+
+
+@lru_cache
+def _message_bytes() -> bytes:
+    text = {"type": "text", "text": "The work is done."}
+    message = {"id": "msg_0", "type": "message", "role": "assistant", "model": "fake"}
+    usage = {"input_tokens": 20, "output_tokens": 5}
+    end = {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage}
+    return _json_bytes({**message, "content": [text], **end})
 
 
 @lru_cache(maxsize=1024)

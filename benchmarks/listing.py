@@ -62,10 +62,10 @@ def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     n = f"{sizes.stored_sessions:,} sessions"
     by_hand = Reference("headers by hand", cost["by hand"].wall)
     return [
-        Line(f"ls, {n}", cost["newest"].wall, "s", by_hand, AtMost(0.5)),
-        Line(f"ls --all, {n}", cost["all"].wall, "s", by_hand),
+        Line(f"ls, {n}", cost["newest"].wall, "s", by_hand, AtMost(0.25)),
+        Line(f"ls --all, {n}", cost["all"].wall, "s", by_hand, AtMost(1)),
         Line(f"its index, {n}", cost["index"].wall, "s"),
-        Line(f"the index anew, {n}", first, "s"),
+        Line(f"the index anew, {n}", first, "s", target=AtMost(4)),
     ]
 
 
