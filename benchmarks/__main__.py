@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,8 +106,8 @@ def _measure(names: Sequence[str], sizes: Sizes) -> tuple[list[Row], list[str]]:
         # As programs are installed: compiled once.
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         for name in names:
-            print(f"measuring {name} ...", file=sys.stderr, flush=True)
-            start = CpuClock.read()
+            print(f"measuring {name} ...", end="", file=sys.stderr, flush=True)
+            start, began = CpuClock.read(), time.monotonic()
             try:
                 lines = _load(name)(endpoint, sizes)
             except Exception:  # noqa: BLE001  # one broken row must not hide the others
@@ -115,8 +116,10 @@ def _measure(names: Sequence[str], sizes: Sizes) -> tuple[list[Row], list[str]]:
                 continue
             end = CpuClock.read()
             others = end.others_since(start) if start and end else None
+            notes = [f"{time.monotonic() - began:.0f} s"]
             if is_busy(others):
-                print(f"{name}: the machine was busy", file=sys.stderr)
+                notes.append("the machine was busy")
+            print(f" {', '.join(notes)}", file=sys.stderr)
             rows += [Row(name, line, others) for line in lines]
     return rows, crashed
 
