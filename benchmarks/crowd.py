@@ -45,6 +45,7 @@ def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     cost = interleave_figures(
         {name: partial(_run_fresh, name, url, n) for name in ("ours", "bare")},
         repeats=max(1, sizes.repeats // 2),
+        warms_up=False,
     )
     row = f"{n} sessions in flight"
     by_hand = Reference("bare asyncio on as many connections", cost["bare"]["wall"])

@@ -132,10 +132,16 @@ def interleave(contenders: Mapping[str, Callable[[], Sample]], *, repeats: int) 
 
 
 def interleave_figures(
-    contenders: Mapping[str, Callable[[], Figures]], *, repeats: int
+    contenders: Mapping[str, Callable[[], Figures]], *, repeats: int, warms_up: bool = True
 ) -> dict[str, dict[str, Runs]]:
-    """`interleave` for contenders that give figures of any kind."""
-    samples = _in_turns(contenders, repeats=repeats)
+    """`interleave` for contenders that give figures of any kind.
+
+    Args:
+        contenders: Each runs once.
+        repeats: How often.
+        warms_up: Whether each runs once before, uncounted.
+    """
+    samples = _in_turns(contenders, repeats=repeats, warms_up=warms_up)
     return {
         name: {key: Runs.of(run[key] for run in runs) for key in runs[0]}
         for name, runs in samples.items()
@@ -150,9 +156,12 @@ def quartile(rounds: Sequence[Sample]) -> Sample:
     )
 
 
-def _in_turns(contenders: Mapping[str, Callable[[], T]], *, repeats: int) -> dict[str, list[T]]:
-    for contend in contenders.values():
-        contend()
+def _in_turns(
+    contenders: Mapping[str, Callable[[], T]], *, repeats: int, warms_up: bool = True
+) -> dict[str, list[T]]:
+    if warms_up:
+        for contend in contenders.values():
+            contend()
     samples: dict[str, list[T]] = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, contend in contenders.items():
