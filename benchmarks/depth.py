@@ -1,8 +1,8 @@
 """What a round costs on our side alone, in memory and on disk, early and late in a long run.
 
 A tool reads the CPU clock once a round. From each round over HTTP the floor is taken: the CPU of
-posting the same bodies, encoded beforehand, through the same kind of connection. So neither the
-bytes on the wire nor the HTTP client count. With a model in the same process there is no floor.
+posting the same bodies, encoded beforehand, through httpx2. So neither the bytes on the wire count
+nor what such a client costs. With a model in the process there is no floor.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
-from openai import AsyncOpenAI
-
-from benchmarks.by_hand import add_tool, ready_bodies
+from benchmarks.by_hand import add_tool, plain_httpx, ready_bodies
 from benchmarks.endpoint import Endpoint
 from benchmarks.measure import Figures, Sample, interleave_figures, quartile
 from benchmarks.ours import ClockedAddTool, InProcessModel, open_agent
@@ -104,7 +102,7 @@ def _floor(url: str, bodies: list[bytes]) -> list[Sample]:
     """The CPU of each post alone; the first body has no round before it."""
 
     async def post() -> list[float]:
-        async with AsyncOpenAI(base_url=url, api_key="x") as client:
+        async with plain_httpx.open_async_httpx2(url) as client:
             await ready_bodies.post_all(client, bodies[:2])
             return await ready_bodies.post_all(client, bodies[1:-1])
 

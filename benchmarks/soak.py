@@ -68,10 +68,10 @@ _KINDS = {
 class Tally:
     """The runs so far."""
 
-    ended: Counter[str] = field(default_factory=Counter)
-    failed: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter[str])
+    failed: Counter[str] = field(default_factory=Counter[str])
     """By the class of the error; those that a fault explains too."""
-    unexplained: list[str] = field(default_factory=list)
+    unexplained: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)

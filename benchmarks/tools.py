@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from openai import AsyncOpenAI
-
-from benchmarks.by_hand import add_tool, ready_bodies
+from benchmarks.by_hand import add_tool, plain_httpx, ready_bodies
 from benchmarks.endpoint import Endpoint
 from benchmarks.measure import Runs, interleave, measure
 from benchmarks.ours import AddTool, open_agent
@@ -73,7 +71,7 @@ def _line(
 async def _post_walls(url: str, bodies: list[bytes], *, repeats: int) -> Runs:
     """Seconds of the model calls of one run, by hand on an open connection."""
     walls: list[float] = []
-    async with AsyncOpenAI(base_url=url, api_key="x") as client:
+    async with plain_httpx.open_async_httpx2(url) as client:
         for _ in range(repeats + 1):
             start = time.perf_counter()
             await ready_bodies.post_all(client, bodies)

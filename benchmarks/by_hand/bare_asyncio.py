@@ -1,4 +1,4 @@
-"""The fan-out on nothing but asyncio streams: the floor of what Python can do."""
+"""Calls and fan-outs on nothing but asyncio streams: the floor of what Python can do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 async def ask(base_url: str, question: str) -> str:
     """One question on a connection of its own, one answer."""
-    async with _Connection(base_url) as connection:
+    async with Connection(base_url) as connection:
         return await connection.ask(question)
 
 
@@ -24,14 +24,14 @@ async def fan_out_over(base_url: str, n_calls: int, *, n_connections: int) -> li
     questions = iter([f"question {i}" for i in range(n_calls)])
 
     async def ask_in_turn() -> list[str]:
-        async with _Connection(base_url) as connection:
+        async with Connection(base_url) as connection:
             return [await connection.ask(question) for question in questions]
 
     answers = await asyncio.gather(*(ask_in_turn() for _ in range(min(n_calls, n_connections))))
     return [text for texts in answers for text in texts]
 
 
-class _Connection:
+class Connection:
     """A connection that is kept open in a block."""
 
     def __init__(self, base_url: str) -> None:
@@ -48,15 +48,18 @@ class _Connection:
 
     async def ask(self, question: str) -> str:
         """One question, one answer."""
-        self._writer.write(_request(self._url.path, self._url.netloc, question))
+        messages = [{"role": "user", "content": question}]
+        answer = await self.post(json.dumps({"model": "fake", "messages": messages}).encode())
+        return str(json.loads(answer)["choices"][0]["message"]["content"])
+
+    async def post(self, body: bytes) -> bytes:
+        """Post a body that is encoded already, and return the answer's bytes."""
+        self._writer.write(_request(self._url.path, self._url.netloc, body))
         head = await self._reader.readuntil(b"\r\n\r\n")
-        body = await self._reader.readexactly(_content_length(head))
-        return str(json.loads(body)["choices"][0]["message"]["content"])
+        return await self._reader.readexactly(_content_length(head))
 
 
-def _request(path: str, host: str, question: str) -> bytes:
-    messages = [{"role": "user", "content": question}]
-    body = json.dumps({"model": "fake", "messages": messages}).encode()
+def _request(path: str, host: str, body: bytes) -> bytes:
     head = (
         f"POST {path}/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer x\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
