@@ -33,7 +33,7 @@ _OTHER_DESCRIPTORS = 50
 
 _DELAY = "delay-1000ms"
 _POLL_SECONDS = 0.2
-_SETTLED_SECONDS = 5.0
+_SETTLED_SECONDS = 15.0
 # So long that all have started before the first answer comes.
 _LONG_DELAY = "delay-30000ms"
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,12 @@ def document(rows: Sequence[Row], sizes: str, crashed: Sequence[str]) -> Documen
 
 
 def read_history(path: Path) -> list[Document]:
-    """Return the runs in a file, oldest first; none where there is no file."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    """Return the runs in a file, oldest first; a line that was cut off is left out."""
+    runs: list[Document] = []
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            runs.append(json.loads(line))
+    return runs
 
 
 def append_history(path: Path, run: Document) -> None:
@@ -86,7 +89,7 @@ def _worse_rows(
         if better > 0 and worse > better * _WORSE:
             unit = row["unit"] if measure == "value" else f"of {row['reference']['name']}"
             yield (
-                f"{row['row']}: {before:.3g} -> {now:.3g} {unit} "
+                f"{row['row']}: {before:.4g} -> {now:.4g} {unit} "
                 f"({now / before - 1:+.0%} since {commit})"
             )
 

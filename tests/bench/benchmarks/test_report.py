@@ -41,6 +41,15 @@ def test_history_gives_back_every_run_in_order(tmp_path: Path) -> None:
     assert read_history(path) == runs
 
 
+def test_line_that_was_cut_off_costs_no_other_run(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    append_history(path, run("old", 1.0))
+    with path.open("a") as file:
+        file.write('{"commit": "cut\n')
+    append_history(path, run("new", 2.0))
+    assert [each["commit"] for each in read_history(path)] == ["old", "new"]
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
