@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.endpoint import Endpoint, serve
-from benchmarks.machine import CpuClock, is_busy
+from benchmarks.machine import CpuClock, adopt_orphans, is_busy
 from benchmarks.report import (
     Document,
     append_history,
@@ -67,6 +67,7 @@ def main() -> int:
         0, or 1 when a row crashed; a missed target is no error, and slower rows are none.
     """
     options = _parse_options()
+    adopt_orphans()
     names = options.only or [name for name in _ROWS if name != _PEERS]
     if options.peers and _PEERS not in names:
         names.append(_PEERS)
