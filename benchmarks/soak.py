@@ -33,6 +33,7 @@ _SAMPLE_SECONDS = 5.0
 _WARM_UP = 0.25
 """The part of the time after which nothing may grow any more; a guess."""
 
+_FEWEST_SAMPLES = 4
 _CANCEL_SECONDS = 0.05
 _MAX_SHOWN = 5
 _LIMITS = {"VmRSS": (0.05, 8 * 1024), "Descriptors": (0.05, 16), "Threads": (0.05, 4)}
@@ -100,12 +101,16 @@ def grown(holdings: Sequence[Holding]) -> list[str]:
     """Return a text for each quantity that rises more than it may, after the warm-up."""
     first, last = holdings[0].at, holdings[-1].at
     settled = [each for each in holdings if each.at >= first + (last - first) * _WARM_UP]
+    if len(settled) < _FEWEST_SAMPLES:
+        return []
     texts: list[str] = []
     for name, (share, least) in _LIMITS.items():
         values = [(each.at, float(each.figures[name])) for each in settled]
         typical = statistics.median(value for _, value in values)
         rise = growth(values)
-        if rise > max(share * typical, least):
+        # A steady rise is twice the distance of the quartiles; pools that fill and empty are less.
+        low, _, high = statistics.quantiles([value for _, value in values], n=4)
+        if rise > max(share * typical, least, high - low):
             texts.append(f"{name} grew by {rise:.0f} from about {typical:.0f}")
     return texts
 

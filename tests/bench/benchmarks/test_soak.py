@@ -50,6 +50,10 @@ def test_what_rises_to_the_end_is_named(name: str, values: list[int]) -> None:
         ),
         pytest.param("VmRSS", [100_000, 900_000] + [100_000] * 58, id="one peak"),
         pytest.param("Threads", [6, 7] * 30, id="a thread now and then"),
+        pytest.param(
+            "Descriptors", [30 if jump < 0 else 390 for jump in noise(60)], id="a pool that fills"
+        ),
+        pytest.param("Descriptors", [30] * 40 + [30, 390] * 10, id="and fills at the end"),
         pytest.param("Descriptors", [300 - n for n in range(60)], id="falling"),
     ],
 )
