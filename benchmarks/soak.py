@@ -33,7 +33,9 @@ _SAMPLE_SECONDS = 5.0
 _WARM_UP = 0.25
 """The part of the time after which nothing may grow any more; a guess."""
 
-_FEWEST_SAMPLES = 4
+_FEWEST_SAMPLES = 20
+"""Below this nothing is said of growth, since threads and connections come and go; a guess."""
+
 _CANCEL_SECONDS = 0.05
 _MAX_SHOWN = 5
 _LIMITS = {"VmRSS": (0.05, 8 * 1024), "Descriptors": (0.05, 16), "Threads": (0.05, 4)}
@@ -98,7 +100,10 @@ def growth(samples: Sequence[tuple[float, float]]) -> float:
 
 
 def grown(holdings: Sequence[Holding]) -> list[str]:
-    """Return a text for each quantity that rises more than it may, after the warm-up."""
+    """Return a text for each quantity that rises more than it may, after the warm-up.
+
+    A soak of less than two minutes or so is too short to tell.
+    """
     first, last = holdings[0].at, holdings[-1].at
     settled = [each for each in holdings if each.at >= first + (last - first) * _WARM_UP]
     if len(settled) < _FEWEST_SAMPLES:
