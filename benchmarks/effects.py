@@ -59,7 +59,7 @@ def _lines(n_files: int, repeats: int) -> list[Line]:
     for name in ("git status", "git snapshot"):
         if name in cost:
             # Before and after, as we look.
-            found.append(Line(row, wall, "ms", Reference(f"2x {name}", 2 * cost[name].wall)))
+            found.append(Line(row, wall, "ms", Reference(f"2x {name}", cost[name].wall * 2)))
     return found
 
 

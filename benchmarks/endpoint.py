@@ -23,8 +23,16 @@ class Endpoint:
 
     def take_peak(self) -> int:
         """The most requests in flight at once since this was last asked."""
+        return self._counts()["peak"]
+
+    def count_requests(self) -> int:
+        """All requests since the server started."""
+        return self._counts()["requests"]
+
+    def _counts(self) -> dict[str, int]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/peak", timeout=10) as answer:
-            return int(json.load(answer)["peak"])
+            counts: dict[str, int] = json.load(answer)
+            return counts
 
 
 @contextmanager

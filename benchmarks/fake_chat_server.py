@@ -3,11 +3,15 @@
 The first part of the URL path says how it behaves, so `base_url` chooses it:
 
     /reply/v1            a short text
+    /message             the same as Anthropic's SDK asks for it
     /tools-50/v1         one tool call until the request holds 50 tool results, then a text
     /tools-1x8/v1        the same, 8 calls a round: done at 1 * 8 results
+    /tools-3-cut-10/v1   the same as tools-3, but each 10th request of the server gets no answer or
+                         half of one, and its connection is closed
     /delay-100ms/v1      a short text after 100 ms; all requests wait side by side
     /stream-2000/v1      server-sent events of 2,000 text deltas
-    /peak                GET: the most requests in flight at once since the last call, as JSON
+    /peak                GET: the most requests in flight at once since the last call, and how many
+                         there were in all, as JSON
 
 It prints `{"port": N}` and ends when its standard input closes, so it never outlives its parent.
 It counts tool results with `bytes.count` and never parses a body, so that it stays far cheaper than
@@ -30,7 +34,7 @@ _STREAM_HEAD = (
 )
 _ENVELOPE = {"id": "chatcmpl-0", "created": 1_700_000_000, "model": "fake"}
 _CHUNK = {**_ENVELOPE, "object": "chat.completion.chunk"}
-_BACKLOG = 1024
+_BACKLOG = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class Reply:
 
     delay: float = 0.0
     """Seconds."""
+    is_message: bool = False
+    """In the format of Anthropic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,8 @@ class Tools:
 
     rounds: int
     calls_per_round: int
+    cut_each: int = 0
+    """Of so many requests one is cut; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +82,14 @@ def behaviour(path: str) -> Behaviour:
     name = path.split("/")[1]
     if name == "reply":
         return Reply()
+    if name == "message":
+        return Reply(is_message=True)
     if name == "peak":
         return Peak()
     if found := re.fullmatch(r"delay-(\d+)ms", name):
         return Reply(int(found[1]) / 1000)
-    if found := re.fullmatch(r"tools-(\d+)(?:x(\d+))?", name):
-        return Tools(int(found[1]), int(found[2] or 1))
+    if found := re.fullmatch(r"tools-(\d+)(?:x(\d+))?(?:-cut-(\d+))?", name):
+        return Tools(int(found[1]), int(found[2] or 1), int(found[3] or 0))
     if found := re.fullmatch(r"stream-(\d+)", name):
         return Stream(int(found[1]))
     raise ValueError(f"no behaviour named {name!r}; the module docstring lists them")
@@ -90,6 +100,7 @@ class Connection(asyncio.Protocol):
 
     in_flight = 0
     peak = 0
+    n_requests = 0
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -112,13 +123,20 @@ class Connection(asyncio.Protocol):
 
     def _respond(self, request: bytearray) -> None:
         Connection.in_flight += 1
+        Connection.n_requests += 1
         Connection.peak = max(Connection.peak, Connection.in_flight)
         path = bytes(request[: request.find(b"\r\n")]).split(b" ")[1].decode()
         match behaviour(path):
-            case Reply(delay=0.0):
-                self._finish(_reply_bytes())
+            case Reply(delay=0.0, is_message=is_message):
+                self._finish(_message_bytes() if is_message else _reply_bytes())
             case Reply(delay=delay):
                 asyncio.get_running_loop().call_later(delay, self._finish, _reply_bytes())
+            case Tools(cut_each=each) if each and Connection.n_requests % each == 0:
+                answer = _reply_bytes()
+                self._finish(
+                    answer[: len(answer) // 2] if Connection.n_requests // each % 2 else b""
+                )
+                self._transport.close()
             case Tools(rounds=rounds, calls_per_round=n_calls):
                 done = request.count(b'"tool_call_id"')
                 more = done < rounds * n_calls
@@ -127,7 +145,8 @@ class Connection(asyncio.Protocol):
                 self._finish(_stream_bytes(n_deltas))
             case Peak():
                 peak, Connection.peak = Connection.peak, 0
-                self._finish(_json_bytes({"peak": peak}))
+                counts = {"peak": peak, "requests": Connection.n_requests}
+                self._finish(_json_bytes(counts))
 
     def _finish(self, data: bytes) -> None:
         Connection.in_flight -= 1
@@ -155,6 +174,15 @@ def _completion(message: dict[str, object], reason: str) -> bytes:
 @lru_cache
 def _reply_bytes() -> bytes:
     return _completion({"content": "The work is done."}, "stop")
+
+
+@lru_cache
+def _message_bytes() -> bytes:
+    text = {"type": "text", "text": "The work is done."}
+    message = {"id": "msg_0", "type": "message", "role": "assistant", "model": "fake"}
+    usage = {"input_tokens": 20, "output_tokens": 5}
+    end = {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage}
+    return _json_bytes({**message, "content": [text], **end})
 
 
 @lru_cache(maxsize=1024)

@@ -1,18 +1,21 @@
-"""A run of many tool rounds over HTTP, beside the same loop by hand: CPU of the client process."""
+"""One turn, and a run of many tool rounds, beside the same by hand: CPU of the client process."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
+from anthropic import Anthropic
 from openai import AsyncOpenAI
 
-from benchmarks.by_hand import add_tool, openai_sdk, plain_httpx
+from benchmarks.by_hand import add_tool, anthropic_sdk, openai_sdk, plain_httpx
 from benchmarks.endpoint import Endpoint
-from benchmarks.measure import Sample, interleave, measure
-from benchmarks.ours import AddTool, open_agent
+from benchmarks.measure import Costs, Sample, interleave, measure
+from benchmarks.ours import AddTool, open_agent, provider
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtMostTimes, Line, Reference, Target
+from rath.flow import Agent, Provider
 from rath.session import Session
 
 _OURS = "ours"
@@ -20,7 +23,8 @@ _SDK = "openai SDK"
 _ASYNC_SDK = "openai SDK, async"
 _HTTPX = "httpx"
 _HTTPX2 = "httpx2"
-_TARGETS: dict[str, Target] = {_SDK: AtMostTimes(0.2), _HTTPX: AtMostTimes(2.0)}
+_TARGETS: dict[str, Target] = {_SDK: AtMostTimes(0.2), _HTTPX: AtMostTimes(1.5)}
+_TURNS = 20
 
 
 def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
@@ -31,6 +35,39 @@ def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
 def long_lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     """A run so long that encoding the history again each round decides its cost."""
     return _lines(endpoint, sizes.depth, repeats=1, targets={})
+
+
+def turn_lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
+    """One plain turn on a warm agent, for each vendor whose SDK there is."""
+    openai_url = endpoint.url("reply")
+    anthropic_url = endpoint.url("message").removesuffix("/v1")
+    claude = Provider(base_url=anthropic_url, api_key="x", model="fake", provider_kind="anthropic")
+    with (
+        Agent(add_tool.SYSTEM, provider(openai_url), system_tools=False) as openai_agent,
+        Agent(add_tool.SYSTEM, claude, system_tools=False) as anthropic_agent,
+        openai_sdk.open_client(openai_url) as openai_client,
+        Anthropic(base_url=anthropic_url, api_key="x") as anthropic_client,
+    ):
+        works: dict[str, Callable[[str], str | None]] = {
+            "openai": lambda text: openai_agent(Session.from_user_message(text)).text(),
+            "openai SDK": lambda text: openai_sdk.ask_once(openai_client, text),
+            "anthropic": lambda text: anthropic_agent(Session.from_user_message(text)).text(),
+            "anthropic SDK": lambda text: anthropic_sdk.ask_once(anthropic_client, text),
+        }
+        cost = _interleave(
+            {name: partial(_in_turn, work) for name, work in works.items()}, repeats=sizes.repeats
+        )
+    return [
+        Line(f"one turn, {vendor}, CPU", cost[vendor].cpu / _TURNS, "ms",
+             Reference(f"{vendor} SDK", cost[f"{vendor} SDK"].cpu / _TURNS), AtMostTimes(limit))
+        for vendor, limit in (("openai", 0.7), ("anthropic", 0.8))
+    ]  # fmt: skip
+
+
+def _in_turn(ask: Callable[[str], str | None]) -> str | None:
+    texts = [ask(f"question {number}") for number in range(_TURNS)]
+    assert all(texts), texts
+    return texts[-1]
 
 
 def _lines(
@@ -64,7 +101,7 @@ def _lines(
     ]
 
 
-def _interleave(works: dict[str, Callable[[], str | None]], *, repeats: int) -> dict[str, Sample]:
+def _interleave(works: dict[str, Callable[[], str | None]], *, repeats: int) -> dict[str, Costs]:
     def contend(work: Callable[[], str | None]) -> Callable[[], Sample]:
         return lambda: measure(work)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.by_hand import fts5
 from benchmarks.endpoint import Endpoint
+from benchmarks.measure import run_fresh
 from benchmarks.notes import TOP_K, find, iter_notes, open_store, queries, times
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtLeast, AtMost, Line, Reference
@@ -30,7 +28,6 @@ from rath.memory.adapters.local.catalog import rebuild
 
 _FIND_MS = 10
 _WRITES = 1000
-_RESTART_SECONDS = 600
 
 
 def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
@@ -71,11 +68,7 @@ def _found(home: Path, sizes: Sizes) -> list[Line]:
 
 def _restarted(home: Path, sizes: Sizes) -> list[Line]:
     """What a fresh process sees, and how long it takes to read every file again."""
-    command = [sys.executable, "-m", "benchmarks.memory_restart", str(home / "store")]
-    child = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, timeout=_RESTART_SECONDS
-    )
-    told: dict[str, float] = json.loads(child.stdout)
+    told = run_fresh("-m", "benchmarks.memory_restart", str(home / "store"))
     start = time.perf_counter()
     report = rebuild(home / "store")
     took = time.perf_counter() - start
@@ -106,11 +99,11 @@ def _written(home: Path, sizes: Sizes) -> list[Line]:
     bare.close()
     reference = Reference("write, rename, FTS5 insert", theirs)
     return [
-        Line("writes a second into an empty store", rates[0], "count", target=AtLeast(_WRITES)),
+        Line("writes into an empty store", rates[0], "/s", target=AtLeast(_WRITES)),
         Line(
-            f"writes a second into a store of {sizes.notes} notes",
+            f"writes into a store of {sizes.notes} notes",
             rates[1],
-            "count",
+            "/s",
             reference,
             AtLeast(_WRITES),
         ),

@@ -6,18 +6,16 @@ import json
 import statistics
 import sys
 import time
-from pathlib import Path
 
+from benchmarks.machine import status_of
 from benchmarks.notes import queries
 from rath.memory import MemoryOpFind, MemoryStoreSpec
 from rath.memory.adapters.local import LocalMemoryBackend
 
-_MEGABYTE = 1_000_000
-
 
 def main(folder: str) -> None:
     """Open the store in `folder` and recall each query of the set."""
-    before = _resident_bytes()
+    before = _resident_kilobytes()
     start = time.perf_counter()
     times: list[float] = []
     spec = MemoryStoreSpec(options={"path": folder})
@@ -26,26 +24,24 @@ def main(folder: str) -> None:
             store.dispatch(MemoryOpFind(query, top_k=4))
             times.append(time.perf_counter() - start)
             start = time.perf_counter()
-        grown = _resident_bytes() - before
+        grown = _resident_kilobytes() - before
     print(
         json.dumps(
             {
                 "first": times[0],
                 "median": statistics.median(times),
-                "megabytes": grown / _MEGABYTE,
+                "megabytes": grown / 1e3,
             }
         )
     )
 
 
-def _resident_bytes() -> int:
+def _resident_kilobytes() -> int:
     """What the process holds in memory; 0 where the system does not tell it in this way."""
-    status = Path("/proc/self/status")
-    if not status.exists():
+    try:
+        return status_of()["VmRSS"]
+    except OSError:
         return 0
-    lines = status.read_text(encoding="ascii").splitlines()
-    kilobytes = next(line.split()[1] for line in lines if line.startswith("VmRSS"))
-    return int(kilobytes) * 1024
 
 
 if __name__ == "__main__":

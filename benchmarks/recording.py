@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import statistics
-import tempfile
-import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Literal
 
 from benchmarks.by_hand import add_tool
 from benchmarks.endpoint import Endpoint
-from benchmarks.measure import Sample
-from benchmarks.ours import AddTool, provider
+from benchmarks.measure import Sample, interleave, quartile
+from benchmarks.ours import AddTool, ClockedAddTool, new_home, provider
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtMost, AtMostTimes, Line, Reference
 from rath.flow.tool import FlowToolCall
 from rath.session import Session, create_system_session, run_session_loop
-from rath.session.log.store import session_file
-from rath.session.run.recorder import Durability
+from rath.session.persistence import session_file
+
+Durability = Literal["turn", "row", "none"]
 
 _FEW = 10
 _POLICIES: tuple[Durability, ...] = ("none", "turn", "row")
@@ -32,36 +26,27 @@ def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     return [*_costs(endpoint, sizes), *_growth(endpoint, sizes)]
 
 
-class ClockedAddTool(AddTool):
-    """Notes the CPU clock of the process and the time at each call."""
-
-    def __init__(self) -> None:
-        self.clock: list[tuple[float, float]] = []
-
-    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> str:
-        self.clock.append((time.process_time(), time.perf_counter()))
-        return super().__call__(session, arguments)
-
-
 def _costs(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     """From call to call of the tool, so that the beginning and the end of a run do not count."""
     url = endpoint.url(f"tools-{sizes.rounds}")
+
+    def typical_round(policy: Durability | None) -> Sample:
+        tool = ClockedAddTool()
+        _run(url, sizes.rounds, policy, tool)
+        return quartile(tool.rounds())
+
     policies: tuple[Durability | None, ...] = (None, *_POLICIES)
-    rounds: dict[Durability | None, list[Sample]] = {policy: [] for policy in policies}
-    with _home():
-        for repeat in range(sizes.repeats + 1):
-            for policy in policies:
-                tool = ClockedAddTool()
-                _run(url, sizes.rounds, policy, tool)
-                if repeat:  # the first run opens connections and loads what is loaded late
-                    rounds[policy] += _rounds(tool)
-    base = _typical(rounds[None])
+    with new_home():
+        cost = interleave(
+            {str(policy): partial(typical_round, policy) for policy in policies},
+            repeats=sizes.repeats,
+        )
+    base = cost[str(None)]
     made: list[Line] = []
     for policy in _POLICIES:
-        cost = _typical(rounds[policy])
         target = AtMost(0.3) if policy == "turn" else None
         row, memory = f"recording a round, {policy}", "in memory, with its post"
-        cpu, wall = cost.cpu - base.cpu, cost.wall - base.wall
+        cpu, wall = cost[policy].cpu - base.cpu, cost[policy].wall - base.wall
         made += [
             Line(f"{row}: CPU", cpu, "ms", Reference(memory, base.cpu), target),
             Line(f"{row}: wall", wall, "ms", Reference(memory, base.wall)),
@@ -69,25 +54,14 @@ def _costs(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     return made
 
 
-def _rounds(tool: ClockedAddTool) -> list[Sample]:
-    return [Sample(end[0] - start[0], end[1] - start[1]) for start, end in pairwise(tool.clock)]
-
-
-def _typical(rounds: Sequence[Sample]) -> Sample:
-    """The lower quartiles: whatever else runs on the machine only adds to some rounds."""
-    return Sample(
-        statistics.quantiles((each.cpu for each in rounds), n=4)[0],
-        statistics.quantiles((each.wall for each in rounds), n=4)[0],
-    )
-
-
 def _growth(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
-    with _home():
+    with new_home():
         few = _size(_run(endpoint.url(f"tools-{_FEW}"), _FEW, "none"))
         many = _size(_run(endpoint.url(f"tools-{sizes.depth}"), sizes.depth, "none"))
         later = (many - few) / (sizes.depth - _FEW)
         chain = _chain(endpoint.url("tools-0"), sizes.sessions // 2)
     return [
+        Line("bytes a recorded round", many / sizes.depth, "count", target=AtMost(2000)),
         Line(
             f"bytes a round, up to {sizes.depth}",
             later,
@@ -134,15 +108,3 @@ def _chain(url: str, n_sessions: int) -> list[int]:
 
 def _size(session: Session) -> int:
     return session_file(session.id).stat().st_size
-
-
-@contextmanager
-def _home() -> Generator[None]:
-    """Write to a home of its own, which is removed afterwards."""
-    before = os.environ["OPENRATH_HOME"]
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["OPENRATH_HOME"] = str(Path(folder))
-        try:
-            yield
-        finally:
-            os.environ["OPENRATH_HOME"] = before

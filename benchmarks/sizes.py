@@ -17,6 +17,8 @@ class Sizes:
     """Rounds of the long run whose last rounds are compared with its 10th."""
     deltas: int
     sessions: int
+    crowd: int
+    """Sessions in flight at once, more than there are connections."""
     table_rows: int
     notes: int
     turns: int
@@ -40,6 +42,7 @@ FULL = Sizes(
     depth=400,
     deltas=2000,
     sessions=200,
+    crowd=5000,
     table_rows=100_000,
     notes=100_000,
     turns=1000,
@@ -56,6 +59,7 @@ SMALL = Sizes(
     depth=60,
     deltas=200,
     sessions=20,
+    crowd=100,
     table_rows=2000,
     notes=500,
     turns=50,

@@ -1,30 +1,37 @@
-"""What a fresh process pays: the import, and the way to its first answer."""
+"""What a fresh process pays: the import, the way to its first answer, and a command."""
 
 from __future__ import annotations
 
-import json
-import statistics
-import subprocess
 import sys
+import tempfile
+from functools import partial
 
+from benchmarks.by_hand import add_tool
 from benchmarks.endpoint import Endpoint
-from benchmarks.measure import interleave, measure_child
+from benchmarks.measure import interleave, interleave_figures, measure_child, run_fresh
+from benchmarks.ours import AddTool, open_agent
 from benchmarks.sizes import Sizes
-from benchmarks.table import AtMost, AtMostTimes, Line, Reference, Unit
+from benchmarks.table import AtMost, AtMostTimes, Line, Reference
+from rath.session import Session
 
-_IMPORT = """
+OUR_IMPORT = "import rath; from rath import flow; from rath.session import Session"
+
+IMPORT = """
 import sys, time
-start = time.perf_counter()
-import {module}
-seconds = time.perf_counter() - start
-import json, pathlib, resource
+cpu, wall = time.process_time(), time.perf_counter()
+{program}
+cpu, wall, modules = time.process_time() - cpu, time.perf_counter() - wall, len(sys.modules)
+vendors = {{"openai", "anthropic", "httpx", "httpx2", "mcp", "litellm"}} & set(sys.modules)
 try:  # the peak of this program alone; ru_maxrss starts with the peak of its parent on Linux
-    status = pathlib.Path("/proc/self/status").read_text()
-    peak_kb = int(status.split("VmHWM:")[1].split()[0])
+    with open("/proc/self/status") as status:
+        peak = int(status.read().split("VmHWM:")[1].split()[0]) / 1024
 except OSError:
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-vendors = sorted({{"openai", "anthropic", "httpx", "httpx2", "mcp", "litellm"}} & set(sys.modules))
-print(json.dumps({{"seconds": seconds, "peak_mb": peak_kb / 1024, "vendors": len(vendors)}}))
+    import resource
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+import json
+print(json.dumps({{
+    "cpu": cpu, "wall": wall, "peak": peak, "modules": modules, "vendors": len(vendors)
+}}))
 """
 
 _FIRST_ANSWER_OURS = """
@@ -57,61 +64,88 @@ assert answer.json()["choices"][0]["message"]["content"]
 
 
 def import_lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
-    """Time, memory and loaded vendor SDKs; the server is not asked.
-
-    `import rath` loads its planes late; `import rath.flow`, which needs them all, stands beside it.
-    """
+    """CPU, wall, memory and modules of what programs import first; the server is not asked."""
     del endpoint
-    modules = ("rath", "rath.flow", "openai")
-    for module in modules:
-        _import_once(module)  # compiles what is not compiled yet
-    runs: dict[str, list[dict[str, float]]] = {module: [] for module in modules}
-    for _ in range(sizes.repeats):
-        for module in modules:
-            runs[module].append(_import_once(module))
-
-    def line(module: str, what: str, key: str, unit: Unit, limit: float) -> Line:
-        value, other = (statistics.median(run[key] for run in runs[m]) for m in (module, "openai"))
-        reference = Reference("import openai", other)
-        return Line(f"import {module}, {what}", value, unit, reference, AtMost(limit))
-
+    programs = {"ours": OUR_IMPORT, "rath": "import rath", "openai": "import openai", "bare": ""}
+    cost = interleave_figures(
+        {
+            name: partial(run_fresh, "-c", IMPORT.format(program=program))
+            for name, program in programs.items()
+        },
+        repeats=sizes.repeats,
+    )
+    ours, rath, openai, bare = (cost[name] for name in programs)
+    what, sdk = "import of rath, flow and Session", "import openai"
+    own = ours["peak"] - bare["peak"]
     return [
-        entry
-        for module in ("rath", "rath.flow")
-        for entry in (
-            line(module, "wall", "seconds", "s", 0.15),
-            line(module, "peak memory", "peak_mb", "MB", 60),
-            line(module, "vendor SDKs loaded", "vendors", "count", 0),
-        )
+        Line(f"{what}, CPU", ours["cpu"], "ms", Reference(sdk, openai["cpu"]), AtMostTimes(0.15)),
+        Line(f"{what}, wall", ours["wall"], "ms", Reference(sdk, openai["wall"])),
+        Line(
+            f"{what}, memory over the bare interpreter",
+            own,
+            "MB",
+            Reference(sdk, openai["peak"] - bare["peak"]),
+            AtMost(25),
+        ),
+        Line(
+            f"{what}, modules",
+            ours["modules"],
+            "count",
+            Reference(sdk, openai["modules"]),
+            AtMost(180),
+        ),
+        Line(f"{what}, vendor SDKs loaded", ours["vendors"], "count", target=AtMost(0)),
+        Line("import rath alone, CPU", rath["cpu"], "ms", Reference(sdk, openai["cpu"])),
     ]
 
 
 def first_answer_lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     """Start of the interpreter, imports, one model call, exit."""
     url = endpoint.url("reply")
-
-    def command(code: str) -> list[str]:
-        return [sys.executable, "-c", code, url]
-
+    programs = {
+        "ours": _FIRST_ANSWER_OURS,
+        "openai SDK": _FIRST_ANSWER_SDK,
+        "httpx": _FIRST_ANSWER_HTTPX,
+    }
     cost = interleave(
         {
-            "ours": lambda: measure_child(command(_FIRST_ANSWER_OURS)),
-            "openai SDK": lambda: measure_child(command(_FIRST_ANSWER_SDK)),
-            "httpx": lambda: measure_child(command(_FIRST_ANSWER_HTTPX)),
+            name: partial(measure_child, [sys.executable, "-c", program, url])
+            for name, program in programs.items()
         },
         repeats=sizes.repeats,
     )
-    sdk, httpx = cost["openai SDK"], cost["httpx"]
-    wall, cpu = cost["ours"].wall, cost["ours"].cpu
+    ours = cost.pop("ours")
+    target = {"openai SDK": AtMostTimes(0.5)}
     return [
-        Line("first answer, wall", wall, "ms", Reference("openai SDK", sdk.wall), AtMostTimes(1.2)),
-        Line("first answer, CPU", cpu, "ms", Reference("openai SDK", sdk.cpu), AtMostTimes(1.2)),
-        Line("first answer, wall", wall, "ms", Reference("httpx", httpx.wall)),
+        line
+        for name, theirs in cost.items()
+        for line in (
+            Line("first answer, wall", ours.wall, "ms", Reference(name, theirs.wall),
+                 target.get(name)),
+            Line("first answer, CPU", ours.cpu, "ms", Reference(name, theirs.cpu),
+                 target.get(name)),
+        )
+    ]  # fmt: skip
+
+
+def command_line_lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
+    """Two commands that do next to nothing, beside an interpreter that does nothing."""
+    url = endpoint.url("tools-1")
+    with tempfile.TemporaryDirectory(prefix="rath-store-") as store:
+        with open_agent(url, AddTool(), max_tool_rounds=2) as agent:
+            agent(Session.from_user_message(add_tool.QUESTION)).save(store=store)
+        cost = interleave(
+            {
+                name: partial(measure_child, [sys.executable, *arguments])
+                for name, arguments in {
+                    "rath --help": ["-m", "rath", "--help"],
+                    "rath ls": ["-m", "rath", "ls", "--store", store],
+                    "bare Python": ["-c", ""],
+                }.items()
+            },
+            repeats=sizes.repeats,
+        )
+    bare = Reference("bare Python", cost.pop("bare Python").cpu)
+    return [
+        Line(f"{name}, CPU", theirs.cpu, "ms", bare, AtMost(300)) for name, theirs in cost.items()
     ]
-
-
-def _import_once(module: str) -> dict[str, float]:
-    command = [sys.executable, "-c", _IMPORT.format(module=module)]
-    output = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-    found: dict[str, float] = json.loads(output)
-    return found

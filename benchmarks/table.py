@@ -1,4 +1,4 @@
-"""The one table: what each row measured, beside its reference and its target."""
+"""The one table: the figures of each row, beside its reference and its target."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-Unit = Literal["s", "ms", "us", "MB", "count", "times"]
+from benchmarks.machine import is_busy
+from benchmarks.measure import Runs
+
+Unit = Literal["s", "ms", "us", "/s", "KB", "MB", "count"]
+Verdict = Literal["met", "MISSED", "busy", ""]
 
 _PER_SECOND: dict[Unit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6}
-_HEADER = ("row", "ours", "reference", "ratio", "target", "verdict")
+_TIMED: tuple[Unit, ...] = ("s", "ms", "us", "/s")
+"""Units of figures that other work on the machine changes."""
+
+_HEADER = ("row", "ours", "reference", "ratio", "spread", "target", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class Reference:
     """The same work done otherwise."""
 
     name: str
-    value: float
+    value: float | Runs
     """Seconds for the units of time."""
 
 
@@ -50,7 +57,7 @@ class Line:
     """One comparison."""
 
     row: str
-    ours: float
+    ours: float | Runs
     """Seconds for the units of time."""
     unit: Unit
     reference: Reference | None = None
@@ -58,9 +65,24 @@ class Line:
     """None for a line that only informs."""
 
     @property
-    def ratio(self) -> float | None:
-        """Ours over the reference."""
-        return None if self.reference is None else self.ours / self.reference.value
+    def value(self) -> Runs:
+        """Ours, in the unit of the line."""
+        return Runs.of(self.ours) * _PER_SECOND.get(self.unit, 1.0)
+
+    @property
+    def reference_value(self) -> Runs | None:
+        """The reference, in the unit of the line."""
+        if self.reference is None:
+            return None
+        return Runs.of(self.reference.value) * _PER_SECOND.get(self.unit, 1.0)
+
+    @property
+    def ratio(self) -> Runs | None:
+        """Ours over the reference, repeat by repeat; None beside nothing at all."""
+        theirs = self.reference_value
+        if theirs is None or theirs.median <= 0:
+            return None
+        return self.value / (theirs if min(theirs.values) > 0 else theirs.median)
 
     @property
     def met(self) -> bool | None:
@@ -69,18 +91,47 @@ class Line:
             case None:
                 return None
             case AtMost(limit=limit):
-                return self.ours * _PER_SECOND.get(self.unit, 1.0) <= limit
+                return self.value.median <= limit
             case AtLeast(limit=limit):
-                return self.ours * _PER_SECOND.get(self.unit, 1.0) >= limit
+                return self.value.median >= limit
             case AtMostTimes(ratio=ratio):
-                return self.ratio is not None and self.ratio <= ratio
+                return self.ratio is not None and self.ratio.median <= ratio
             case _:
                 assert_never(self.target)
 
 
-def render(lines: Sequence[Line]) -> str:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line, and the conditions under which it was measured."""
+
+    name: str
+    """Of the rows that are measured together; as `--only` takes it."""
+    line: Line
+    others: float | None = 0.0
+    """The share of all CPUs that other programs took meanwhile; None where it is not known."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the figure says little, since others used the machine meanwhile."""
+        return self.line.unit in _TIMED and is_busy(self.others)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the target is met; a busy machine gives no verdict."""
+        match self.line.met:
+            case None:
+                return ""
+            case _ if self.is_busy:
+                return "busy"
+            case True:
+                return "met"
+            case False:
+                return "MISSED"
+
+
+def render(rows: Sequence[Row]) -> str:
     """The table as text, one line each, columns aligned."""
-    return align([_HEADER, *(_cells(line) for line in lines)])
+    return align([_HEADER, *(_cells(row.line, row.verdict) for row in rows)])
 
 
 def align(cells: Sequence[Sequence[str]]) -> str:
@@ -91,17 +142,8 @@ def align(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(row.rstrip() for row in rows)
 
 
-def _cells(line: Line) -> tuple[str, ...]:
-    reference = ""
-    if line.reference is not None:
-        reference = f"{_number(line.reference.value, line.unit)} {line.reference.name}"
-    ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
-    verdict = {True: "met", False: "MISSED", None: ""}[line.met]
-    ours = _number(line.ours, line.unit)
-    return line.row, ours, reference, ratio, _target(line), verdict
-
-
-def _target(line: Line) -> str:
+def describe_target(line: Line) -> str:
+    """Return the target as text; empty without one."""
     match line.target:
         case None:
             return ""
@@ -115,7 +157,30 @@ def _target(line: Line) -> str:
             assert_never(line.target)
 
 
+def _cells(line: Line, verdict: str) -> tuple[str, ...]:
+    theirs, ratio = line.reference_value, line.ratio
+    reference = ""
+    if line.reference is not None and theirs is not None:
+        reference = f"{_number(theirs.median, line.unit)} {line.reference.name}"
+    times = "" if ratio is None else f"{ratio.median:.2f}"
+    return (
+        line.row,
+        _number(line.value.median, line.unit),
+        reference,
+        times,
+        _spread(line.value if ratio is None else ratio),
+        describe_target(line),
+        verdict,
+    )
+
+
+def _spread(runs: Runs) -> str:
+    if len(runs.values) == 1:
+        return ""
+    low, high = runs.spread
+    return f"{low:.3g} to {high:.3g}"
+
+
 def _number(value: float, unit: Unit) -> str:
-    scaled = value * _PER_SECOND.get(unit, 1.0)
-    text = f"{scaled:.0f}" if unit == "count" or scaled >= 100 else f"{scaled:.3g}"
+    text = f"{value:.0f}" if unit == "count" or abs(value) >= 100 else f"{value:.3g}"
     return f"{text} {unit}"

@@ -1,19 +1,16 @@
-"""One round of parallel tool calls that only wait: wall time of the round."""
+"""One round of tool calls that only wait, side by side or in order: wall time of the round."""
 
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from openai import AsyncOpenAI
-
-from benchmarks.by_hand import add_tool, ready_bodies
+from benchmarks.by_hand import add_tool, plain_httpx, ready_bodies
 from benchmarks.endpoint import Endpoint
-from benchmarks.measure import interleave, measure
+from benchmarks.measure import Runs, interleave, measure
 from benchmarks.ours import AddTool, open_agent
 from benchmarks.sizes import Sizes
 from benchmarks.table import AtMost, Line, Reference
@@ -34,13 +31,30 @@ class SlowTool(AddTool):
         return super().__call__(session, arguments)
 
 
+class SharedTool(SlowTool):
+    """The same, all calls on one resource, so that they run in order."""
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("slot",)
+
+
 def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
     """The wall of a run less the wall of its two model calls alone."""
     url = endpoint.url(f"tools-1x{_CALLS}")
-    bodies = ready_bodies.collect(url)
+    posts = asyncio.run(_post_walls(url, ready_bodies.collect(url), repeats=sizes.repeats))
+    calls = f"{_CALLS} tool calls of {_SECONDS * 1000:.0f} ms, wall"
+    return [
+        _line(url, sizes, SlowTool(), _CALLS, posts, f"parallel: {calls}", 65),
+        _line(url, sizes, SharedTool(), 1, posts, f"with one resource key: {calls}", 430),
+    ]
+
+
+def _line(
+    url: str, sizes: Sizes, tool: AddTool, n_threads: int, posts: Runs, row: str, limit: float
+) -> Line:
     with (
-        open_agent(url, SlowTool(), max_tool_rounds=2) as agent,
-        ThreadPoolExecutor(_CALLS) as pool,
+        open_agent(url, tool, max_tool_rounds=2) as agent,
+        ThreadPoolExecutor(n_threads) as pool,
     ):
         question = add_tool.QUESTION
         cost = interleave(
@@ -50,18 +64,16 @@ def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
             },
             repeats=sizes.repeats,
         )
-    posts = asyncio.run(_post_wall(url, bodies, repeats=sizes.repeats))
-    row = f"{_CALLS} parallel tool calls of {_SECONDS * 1000:.0f} ms, wall"
-    reference = Reference("thread pool", cost["pool"].wall)
-    return [Line(row, cost["ours"].wall - posts, "ms", reference, AtMost(65))]
+    reference = Reference("a pool of threads", cost["pool"].wall)
+    return Line(row, cost["ours"].wall - posts, "ms", reference, AtMost(limit))
 
 
-async def _post_wall(url: str, bodies: list[bytes], *, repeats: int) -> float:
+async def _post_walls(url: str, bodies: list[bytes], *, repeats: int) -> Runs:
     """Seconds of the model calls of one run, by hand on an open connection."""
     walls: list[float] = []
-    async with AsyncOpenAI(base_url=url, api_key="x") as client:
+    async with plain_httpx.open_async_httpx2(url) as client:
         for _ in range(repeats + 1):
             start = time.perf_counter()
             await ready_bodies.post_all(client, bodies)
             walls.append(time.perf_counter() - start)
-    return statistics.median(walls[1:])
+    return Runs.of(walls[1:])

@@ -67,6 +67,16 @@ async def arun_tools(client: AsyncOpenAI) -> str:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
+def ask_once(client: OpenAI, question: str) -> str:
+    """One question, one answer, on the synchronous client."""
+    messages: list[ChatCompletionMessageParam] = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": question},
+    ]
+    completion = client.chat.completions.create(model=MODEL, messages=messages)
+    return completion.choices[0].message.content or ""
+
+
 def fold_stream(client: OpenAI, on_text: Callable[[str], object]) -> str:
     """Join a streamed answer, showing each piece as it comes."""
     parts: list[str] = []

@@ -1,8 +1,9 @@
-"""Verdicts and columns of the benchmark table."""
+"""Verdicts, ratios and columns of the benchmark table."""
 
 import pytest
 
-from benchmarks.table import AtLeast, AtMost, AtMostTimes, Line, Reference, Target, render
+from benchmarks.measure import Runs
+from benchmarks.table import AtLeast, AtMost, AtMostTimes, Line, Reference, Row, Target, render
 
 
 @pytest.mark.parametrize(
@@ -23,14 +24,42 @@ def test_verdict_compares_in_the_unit_of_the_line(
     assert Line("row", ours, "ms", Reference("by hand", 0.002), target).met is met
 
 
-def test_table_shows_each_line_with_its_verdict() -> None:
-    lines = [
-        Line("loop", 0.05, "ms", Reference("httpx", 0.1), AtMostTimes(0.2)),
-        Line("import", 0.1, "s", target=AtMost(0.15)),
-    ]
-    assert render(lines).splitlines() == [
-        "row     ours   reference     ratio  target        verdict",
-        "------  -----  ------------  -----  ------------  -------",
-        "loop    50 ms  100 ms httpx  0.50   <= 0.2 times  MISSED",
-        "import  0.1 s                       <= 0.15 s     met",
+def test_ratio_compares_the_runs_of_the_same_repeat() -> None:
+    ours, theirs = Runs((1.0, 4.0, 9.0)), Runs((1.0, 2.0, 3.0))
+    ratio = Line("row", ours, "s", Reference("by hand", theirs)).ratio
+    assert ratio == Runs((1.0, 2.0, 3.0))
+
+
+def test_runs_of_different_numbers_compare_by_their_medians() -> None:
+    assert Runs((1.0, 2.0, 9.0)) / Runs((4.0, 4.0)) == Runs((0.5,))
+    assert Runs((1.0, 2.0)) - 1.0 == Runs((0.0, 1.0))
+
+
+@pytest.mark.parametrize("theirs", [0.0, Runs((-1.0, 0.0, 1.0))])
+def test_nothing_has_no_ratio(theirs: float | Runs) -> None:
+    line = Line("row", 1.0, "s", Reference("by hand", theirs), AtMostTimes(2))
+    assert line.ratio is None
+    assert line.met is False
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict"),
+    [pytest.param(0.05, "MISSED", id="quiet"), pytest.param(0.5, "busy", id="others at work")],
+)
+def test_times_get_no_verdict_on_a_busy_machine(others: float, verdict: str) -> None:
+    assert Row("loop", Line("row", 2.0, "s", target=AtMost(1)), others).verdict == verdict
+
+
+def test_counts_get_a_verdict_on_a_busy_machine() -> None:
+    assert Row("import", Line("modules", 2, "count", target=AtMost(1)), 0.5).verdict == "MISSED"
+
+
+def test_table_shows_each_line_with_its_spread_and_verdict() -> None:
+    loop = Line("loop", Runs((0.04, 0.05, 0.07)), "ms", Reference("httpx", 0.1), AtMostTimes(0.2))
+    rows = [Row("loop", loop), Row("import", Line("import", 0.1, "s", target=AtMost(0.15)))]
+    assert render(rows).splitlines() == [
+        "row     ours   reference     ratio  spread      target        verdict",
+        "------  -----  ------------  -----  ----------  ------------  -------",
+        "loop    50 ms  100 ms httpx  0.50   0.4 to 0.7  <= 0.2 times  MISSED",
+        "import  0.1 s                                   <= 0.15 s     met",
     ]

@@ -1,0 +1,1 @@
+"""Other frameworks, each in an environment of its own, beside ours."""
