@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Literal, cast, get_args
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from rath.backend.persistence.spec_json import spec_from_jsonable, spec_to_jsona
 from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError
 from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.evidence import CallEvidence
 from rath.llm.prices import Cost
 from rath.session.chunk import ChunkRow, RowId
@@ -69,6 +71,7 @@ from rath.session.record import (
     Operation,
     OperationFields,
     Purpose,
+    RecalledNote,
     RecordEntry,
     Seen,
     ToolRun,
@@ -161,7 +164,6 @@ _SETUP = (
 """Members of the evidence that are the same in most calls of a run."""
 
 _SEEN_SETUP = ("head_digest", "tools_digest", "renderer")
-_SEEN_OWN = ("n_rows", "context_at", "context", "recalled", "question")
 _SEEN_ABSENT: Json = {
     **dict.fromkeys(("context_at", "context", "tools_digest", "question")),
     "recalled": (),
@@ -190,11 +192,48 @@ _ABSENT: Json = {
 _ATTEMPT: Json = {"error": None, "status": None, "elapsed_ms": 0.0, "wait": 0.0}
 """What stands for a member of an attempt that is left out."""
 
-_OWN_EVIDENCE = tuple(
-    name
-    for name in CallEvidence.__struct_fields__
-    if name not in {*_SETUP, "attempts", "usage", "status", "request_digest"}
+_ODD_EVIDENCE = frozenset(
+    ("reasoning_blocks", "queued_ms", "attempts", "usage", "request_digest", "status")
 )
+"""Members of the evidence of one call that its line has in another form, or not as they are."""
+
+_OWN_EVIDENCE = tuple(
+    name for name in CallEvidence.__struct_fields__ if name not in {*_SETUP, *_ODD_EVIDENCE}
+)
+_OwnEvidence = msgspec.defstruct(
+    "_OwnEvidence",
+    [
+        (name, Any, _ABSENT.get(name, msgspec.UNSET))
+        for name in (*_OWN_EVIDENCE, "reasoning_blocks", "queued_ms", "attempts", "usage",
+                     "request_digest", "status", "cost")
+    ],
+    omit_defaults=True,
+)  # fmt: skip
+"""The members of the evidence of one call that are no part of its setup, as its line has them."""
+
+_setup_of, _own_of = attrgetter(*_SETUP), attrgetter(*_OWN_EVIDENCE)
+
+
+class _OwnSeen(Struct, omit_defaults=True):
+    """The members of what one call saw that are no part of its setup, as its line has them."""
+
+    n_rows: int
+    context_at: int | None = None
+    context: str | None = None
+    recalled: tuple[RecalledNote, ...] = ()
+    question: str | None = None
+    request_digest: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _WrittenCall(RecordEntry, frozen=True, kw_only=True, tag="model_call"):
+    """A model call as its line has it; see `_ModelCallLine`."""
+
+    purpose: Purpose
+    status: Literal["done", "failed", "cancelled"] = "done"
+    setup: str
+    seen: _OwnSeen | None = None
+    evidence: Any
+    answer: str | None = None
 
 
 # ---------------------------------------------------------------- events to bytes
@@ -294,25 +333,24 @@ class Encoder:
         setup, line = self._setup(evidence, seen)
         if line is not None:
             yield line
-        fields: Json = {"event": "model_call", "operation": entry.operation}
-        if entry.rows:
-            fields["rows"] = entry.rows
-        fields |= {"id": entry.id, "at": entry.at, "purpose": entry.purpose}
-        if entry.status != "done":
-            fields["status"] = entry.status
-        fields["setup"] = setup
-        if seen is not None:
-            fields["seen"] = _present(seen, _SEEN_ABSENT, _SEEN_OWN)
-            if seen.request_digest != evidence.request_digest:
-                fields["seen"]["request_digest"] = seen.request_digest
-        fields["evidence"] = _own_evidence(evidence, entry.status)
-        if entry.answer is not None:
-            fields["answer"] = entry.answer
-        yield self._encode(fields)
+        yield self._encode(
+            _WrittenCall(
+                operation=entry.operation,
+                rows=entry.rows,
+                id=entry.id,
+                at=entry.at,
+                purpose=entry.purpose,
+                status=entry.status,
+                setup=setup,
+                seen=None if seen is None else _own_seen(seen, evidence.request_digest),
+                evidence=_own_evidence(evidence, entry.status),
+                answer=entry.answer,
+            )
+        )
 
     def _setup(self, evidence: CallEvidence, seen: Seen | None) -> tuple[str, bytes | None]:
         """Return the digest of what a call has in common with others, and its line if it is new."""
-        key = tuple(getattr(evidence, name) for name in _SETUP)
+        key: tuple[object, ...] = _setup_of(evidence)
         if seen is not None:
             key += (seen.head_digest, seen.tools_digest, seen.renderer)
         # To Python 1, 1.0 and True are equal.
@@ -393,20 +431,50 @@ def _present(value: Any, absent: Json, names: Iterable[str] = ()) -> Json:
     return {name: each for name, each in listed if name not in absent or each != absent[name]}
 
 
-def _own_evidence(evidence: CallEvidence, status: str) -> Json:
+def _own_evidence(evidence: CallEvidence, status: str) -> Struct:
     """Return the members of the evidence of one call that are no part of its setup."""
-    fields = _present(evidence, _ABSENT, _OWN_EVIDENCE)
-    if evidence.reasoning_blocks:
-        fields["reasoning_blocks"] = free_json(evidence.reasoning_blocks)
-    if evidence.attempts:
-        fields["attempts"] = [_present(each, _ATTEMPT) for each in evidence.attempts]
-    if evidence.usage is not None:
-        fields["usage"] = free_json(_bare(evidence.usage))
-    fields["request_digest"] = evidence.request_digest
-    if evidence.status != status:
-        fields["status"] = evidence.status
-    if evidence.cost is not None:
-        fields["cost"] = evidence.cost
+    blocks, usage, cost = evidence.reasoning_blocks, evidence.usage, evidence.cost
+    return _OwnEvidence(
+        *_own_of(evidence),
+        free_json(blocks) if blocks else (),
+        evidence.queued_ms or _ABSENT["queued_ms"],
+        [_present(each, _ATTEMPT) for each in evidence.attempts] or (),
+        None if usage is None else _usage(usage),
+        evidence.request_digest,
+        msgspec.UNSET if evidence.status == status else evidence.status,
+        msgspec.UNSET if cost is None else cost,
+    )
+
+
+def _own_seen(seen: Seen, sent: str) -> _OwnSeen:
+    """Return the members of what a call saw that are no part of its setup.
+
+    Args:
+        seen: What the call saw.
+        sent: The digest of the request that it sent.
+    """
+    digest = seen.request_digest
+    return _OwnSeen(
+        seen.n_rows,
+        seen.context_at,
+        seen.context,
+        seen.recalled,
+        seen.question,
+        msgspec.UNSET if digest == sent else digest,
+    )
+
+
+def _usage(usage: RathLLMTokenUsage) -> Json:
+    """Return token counts; their details are JSON of any shape."""
+    fields: Json = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+    if usage.completion_tokens_details is not None:
+        fields["completion_tokens_details"] = free_json(usage.completion_tokens_details)
+    if usage.prompt_tokens_details is not None:
+        fields["prompt_tokens_details"] = free_json(usage.prompt_tokens_details)
     return fields
 
 
@@ -431,27 +499,15 @@ def _encode_end(event: Finished) -> Json:
 _FREE = ("arguments", "edited", "schema")
 """Members of entries that are JSON of any shape."""
 
-_ENTRY_ABSENT: dict[type[Struct], Json] = {
-    form: {each.name: each.default for each in structs.fields(form) if each.default in (None, ())}
-    for form in (ToolRun, Decision, Interrupt)
-}
-"""What stands for a member of an entry that is left out."""
 
-
-def _entry(entry: ToolRun | Decision | Interrupt) -> Struct | Json:
+def _entry(entry: ToolRun | Decision | Interrupt) -> Struct:
     """Return an entry in the form of its line: as it is where no member has another form there."""
     fields: Json = {name: free_json(each) for name in _FREE if (each := getattr(entry, name, None))}
     if isinstance(entry, ToolRun) and entry.sandbox is not None:
         fields["sandbox"] = _bare(entry.sandbox)
     if isinstance(entry, ToolRun) and entry.file_effects:
         fields["file_effects"] = [_bare(effect) for effect in entry.file_effects]
-    if not fields:
-        return entry
-    return {
-        "event": entry.__struct_config__.tag,
-        **_present(entry, _ENTRY_ABSENT[type(entry)]),
-        **fields,
-    }
+    return structs.replace(entry, **fields) if fields else entry
 
 
 def _bare(value: Any) -> Json:
