@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NoReturn, assert_never, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never, cast, overload
 from uuid import UUID
 
 from msgspec import Struct
@@ -122,9 +122,11 @@ class RowId(Struct, frozen=True, order=True, array_like=True, gc=False):
 class _RowCache:
     """Cached values of a row; apart, so that they count in no comparison and no pickle."""
 
-    __slots__ = ("_content", "_digest")
+    __slots__ = ("_content", "_digest", "_json")
     _content: Content
     _digest: bytes
+    _json: Mapping[str, Any]
+    """The payload, perhaps not read-only yet; nobody else holds it then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,16 @@ class ChunkRow(_RowCache):
             object.__setattr__(self, "kind", _KINDS[self.kind])
         if not isinstance(self.payload, FrozenDict):
             object.__setattr__(self, "payload", frozen_mapping(self.payload))
+        object.__setattr__(self, "_json", self.payload)
+
+    if not TYPE_CHECKING:  # Checkers would take any name for an attribute.
+
+        def __getattr__(self, name: str) -> FrozenDict:
+            if name != "payload":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            payload = frozen_mapping(self._json)
+            _set(self, "payload", payload)
+            return payload
 
     @property
     def content(self) -> Content:
@@ -165,7 +177,7 @@ class ChunkRow(_RowCache):
         try:
             return self._digest
         except AttributeError:
-            digest = row_digest(self.kind_name, self.payload)
+            digest = row_digest(self.kind_name, self._json)
             object.__setattr__(self, "_digest", digest)
             return digest
 
@@ -178,13 +190,13 @@ class ChunkRow(_RowCache):
     def images(self) -> tuple[Image, ...]:
         """The pictures that a user or a tool shows in this row; the payload only names them."""
         # The payload is asked first: most rows have none and need not be decoded for that.
-        content = self.content if "images" in self.payload else None
+        content = self.content if "images" in self._json else None
         return content.images if isinstance(content, UserText | ToolFeedback) else ()
 
     def with_id(self, row_id: RowId) -> ChunkRow:
         """Return the same row under the name `row_id`."""
         named = ChunkRow(self.kind, self.payload, row_id)
-        return named.with_images(self.images) if "images" in self.payload else named
+        return named.with_images(self.images) if "images" in self._json else named
 
     def with_images(self, images: tuple[Image, ...]) -> ChunkRow:
         """Return the same row with the bytes of its images, which a payload has no place for."""
@@ -209,6 +221,19 @@ def _row_with_images(
 
 
 _KINDS: dict[str, ChunkKind] = {kind.value: kind for kind in ChunkKind}
+_set = object.__setattr__
+
+
+def parsed_row(kind: str, payload: dict[str, Any], row_id: RowId | None) -> ChunkRow:
+    """Return a row over a payload that nobody else holds, as a decoder has just made it.
+
+    It is made read-only when somebody reads it, which of most rows of a log nobody does.
+    """
+    row = object.__new__(ChunkRow)
+    _set(row, "kind", _KINDS.get(kind, kind))
+    _set(row, "id", row_id)
+    _set(row, "_json", payload)
+    return row
 
 
 class ChunkTable:

@@ -521,13 +521,13 @@ def _with_images(
     """Return an event whose images have their bytes."""
     match event:
         case Row(index, row):
-            return Row(index, with_images(row)) if "images" in row.payload else event
+            return Row(index, with_images(row)) if row.images else event
         case PendingResult(shown=shown):
-            if shown is None or "images" not in shown.payload:
+            if shown is None or not shown.images:
                 return event
             return structs.replace(event, shown=with_images(shown))
         case Operation(head=head):
-            if not any("images" in row.payload for row in head):
+            if not any(row.images for row in head):
                 return event
             return structs.replace(event, head=tuple(map(with_images, head)))
 

@@ -37,7 +37,7 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.evidence import CallEvidence
 from rath.llm.prices import Cost
-from rath.session.chunk import ChunkRow, RowId
+from rath.session.chunk import ChunkRow, RowId, parsed_row
 from rath.session.content import rows_digest
 from rath.session.events import (
     AgentRows,
@@ -321,8 +321,7 @@ class Encoder:
 
     def _row(self, row: ChunkRow, stands_at: RowId | None) -> Json:
         """Return a row as JSON; one that was born elsewhere than it stands says where."""
-        if "images" in row.payload:
-            self._blobs += [image.blob for image in row.images]
+        self._blobs += [image.blob for image in row.images]
         fields: Json = {"kind": row.kind_name, "payload": row.payload}
         if row.id is not None and row.id != stands_at:
             fields["id"] = [str(row.id.session), row.id.index]
@@ -624,22 +623,21 @@ class Decoder:
         """Return the event that a line says, in the place of a form of its own."""
         try:
             match line:
-                case _RowLine(index=index):
-                    assert self.session is not None, "a log begins with its header"
-                    return Row(index, _chunk(line, RowId(self.session, index)))
+                case _RowLine():
+                    return Row(line.index, self._row(line))
                 case _ModelCallLine():
                     return self._call(line)
                 case _OperationLine():
                     return self._operation(line)
                 case _AgentRowsLine(digest=digest, rows=rows):
-                    self.heads[digest] = head = tuple(map(_chunk, rows))
+                    self.heads[digest] = head = tuple(_chunk(row, row.id) for row in rows)
                     return AgentRows(digest, head)
                 case ToolSchemas(digest, tools):
                     self.tools[digest] = tools
                 case CallSetup(digest, evidence, seen):
                     self.setups[digest] = {**_ABSENT, **evidence}, seen
                 case _ResultLine(row=row, call=call, run=run, shown=shown):
-                    chunk = None if shown is None else _chunk(shown)
+                    chunk = None if shown is None else _chunk(shown, shown.id)
                     return PendingResult(row=row, call=call, run=run, shown=chunk)
                 case _PlacementLine(sandbox_spec=spec, sandbox_workspace=workspace):
                     return PlacementChange(
@@ -659,6 +657,13 @@ class Decoder:
             problem = f"{type(exc).__name__}: {exc}"
         raise PersistenceError(f"malformed {line.__struct_config__.tag}: {problem}")
 
+    def _row(self, line: _RowLine) -> ChunkRow:
+        row_id = line.id
+        if row_id is None:
+            assert self.session is not None, "a log begins with its header"
+            row_id = RowId(self.session, line.index)
+        return _chunk(line, row_id)
+
     def _call(self, line: _ModelCallLine) -> ModelCall:
         evidence, seen = _ABSENT, Json()
         if line.setup is not None:
@@ -674,9 +679,17 @@ class Decoder:
         if line.seen is not None:
             common = {**_SEEN_ABSENT, "request_digest": call_evidence.request_digest}
             saw = msgspec.convert({**common, **seen, **line.seen}, Seen)
-        members: Json = {**structs.asdict(line), "seen": saw, "evidence": call_evidence}
-        del members["setup"]
-        return ModelCall(**members)
+        return ModelCall(
+            operation=line.operation,
+            rows=line.rows,
+            id=line.id,
+            at=line.at,
+            purpose=line.purpose,
+            status=line.status,
+            seen=saw,
+            evidence=call_evidence,
+            answer=line.answer,
+        )
 
     def _operation(self, line: _OperationLine) -> Operation:
         if line.n_theirs is not None:
@@ -692,15 +705,14 @@ class Decoder:
 
     def _hook(self, kind: type, value: object) -> object:
         assert kind is Blob, "no other type is read by hand"
-        match value:
-            case {"sha256": str(digest), "size": int(size)} if type(size) is int:
-                fields = cast("Json", value)
-                return self.make_blob(digest, size, fields.get("kept") is True)
-            case _:
-                raise ValueError("expected a sha256 and a size")
+        fields = cast("Json", value if isinstance(value, dict) else {})
+        digest, size = fields.get("sha256"), fields.get("size")
+        if not isinstance(digest, str) or type(size) is not int:
+            raise ValueError("expected a sha256 and a size")
+        return self.make_blob(digest, size, fields.get("kept") is True)
 
 
-def _chunk(stored: _StoredRow | _RowLine, stands_at: RowId | None = None) -> ChunkRow:
+def _chunk(stored: _StoredRow | _RowLine, row_id: RowId | None) -> ChunkRow:
     if not stored.kind:
         raise ValueError("bad chunk kind ''; expected a name")
-    return ChunkRow(stored.kind, stored.payload, stored.id or stands_at)
+    return parsed_row(stored.kind, stored.payload, row_id)
