@@ -279,9 +279,12 @@ class ChunkTable:
 
     def common_prefix(self, other: ChunkTable) -> int:
         """Return how many leading rows are the same rows in both tables, found by row id."""
-        shared = self._rows.common_prefix(other.vector)
+        shared, size = self._rows.common_prefix(other.vector), min(len(self), len(other))
+        if shared == size:
+            return shared
         # Tables that were loaded from files share no memory; their rows still have names.
-        for mine, theirs in zip(self.since(shared), other.since(shared), strict=False):
+        tables = self.prefix(size), other.prefix(size)
+        for mine, theirs in zip(*(each.since(shared) for each in tables), strict=True):
             if mine.id is None or mine.id != theirs.id:
                 break
             shared += 1

@@ -11,6 +11,7 @@ from typing import Any, Protocol, assert_never, cast
 
 from rath._core.blobs import Blob, is_digest
 from rath._core.text import cut_middle, decode_output, valid_unicode
+from rath._core.vector import Vector
 from rath.backend import results
 from rath.backend.fallbacks import output_path
 from rath.backend.file_tools import count_lines
@@ -321,6 +322,30 @@ def rows_digest(rows: Iterable[RowLike]) -> str:
     for row in rows:
         digest.update(row.digest)
     return digest.hexdigest()
+
+
+class RowsDigest:
+    """The digests of several sequences of rows, as `rows_digest` gives them.
+
+    Each goes on from the one before where that is its beginning: those of a chain of sessions cost
+    together as much as one over all their rows.
+    """
+
+    __slots__ = ("_digest", "_rows")
+
+    def __init__(self) -> None:
+        self._rows = Vector[RowLike]()
+        self._digest = sha256()
+
+    def of(self, rows: Vector[Any]) -> str:
+        """Return the sha256 over the digests of `rows`, in hex."""
+        n_known = len(self._rows)
+        if rows.common_prefix(self._rows) < n_known:
+            self._digest, n_known = sha256(), 0
+        for row in rows.since(n_known):
+            self._digest.update(row.digest)
+        self._rows = rows
+        return self._digest.hexdigest()
 
 
 def row_digest(kind: str, payload: Mapping[str, Any]) -> bytes:

@@ -31,6 +31,7 @@ from rath.session.events import (
     Row,
 )
 from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance
+from rath.session.log.format import BlobMaker
 from rath.session.log.reader import LineReader, LogLines, read_lines
 from rath.session.log.store import SessionStore, StoredLog
 from rath.session.open_calls import own_operation
@@ -612,8 +613,12 @@ class LogSource:
     store: SessionStore
     recover: bool = False
     _blobs: dict[str, Blob] = field(default_factory=dict[str, Blob], init=False, repr=False)
+    _blob_maker: BlobMaker = field(init=False, repr=False)
     _seen: dict[UUID, object] = field(default_factory=dict[UUID, object], init=False, repr=False)
     """How each log was when it was read last."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_blob_maker", BlobMaker(self.make_blob))
 
     def read(self, session: UUID) -> StoredLog | None:
         """Return the log of a session, None where there is none.
@@ -640,7 +645,7 @@ class LogSource:
             SessionDamaged: It cannot be believed.
         """
         read = read_lines(
-            data, where, is_finished=is_finished, make_blob=self.make_blob, recover=self.recover
+            data, where, is_finished=is_finished, make_blob=self._blob_maker, recover=self.recover
         )
         return parse_log(read, self.with_images, recover=self.recover, is_finished=is_finished)
 

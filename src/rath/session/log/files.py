@@ -463,9 +463,10 @@ class FileStore(LogStore):
         partial = partial_path_of(final)
         # The finished one twice: it may get its name between the first look and the second.
         for path in (final, partial, final):
-            data = _content(path, is_final=path == final)
-            if data or (data is not None and path == final):
-                return StoredLog(session, data, path == final, str(path))
+            is_final = path is final
+            data = _content(path, is_final=is_final)
+            if data or (data is not None and is_final):
+                return StoredLog(session, data, is_final, str(path))
         return None
 
     def holds(self, session: UUID) -> bool:
@@ -553,9 +554,10 @@ def read_consistent(path: Path) -> bytes:
 
     Raises:
         OSError: It is not there, or cannot be read.
+        PersistenceError: It is no file, but a device or a pipe, say.
     """
     while True:
-        before, data, after = path.stat(), path.read_bytes(), path.stat()
+        before, data, after = _status(path), path.read_bytes(), os.stat(path)
         if os.path.samestat(before, after) and after.st_size == len(data):
             return data
 
@@ -563,10 +565,23 @@ def read_consistent(path: Path) -> bytes:
 def _content(path: Path, *, is_final: bool) -> bytes | None:
     """Return the bytes of a file, None where there is none."""
     with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise PersistenceError(f"{path} cannot be read: it is no file")
-        return read_consistent(path) if is_final else path.read_bytes()
+        if is_final:
+            return read_consistent(path)
+        _status(path)
+        return path.read_bytes()
     return None
+
+
+def _status(path: Path) -> os.stat_result:
+    """Return the status of a file.
+
+    Raises:
+        PersistenceError: It is none: what is opened then might never end.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise PersistenceError(f"{path} cannot be read: it is no file")
+    return status
 
 
 def _locked(path: Path) -> LockedFile:

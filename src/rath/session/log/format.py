@@ -20,7 +20,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, reduce
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Literal, cast, get_args
@@ -87,6 +87,44 @@ MakeBlob = Callable[[str, int, bool], Blob]
 def bare_blob(digest: str, size: int, is_stored: bool) -> Blob:
     """Return a blob without its bytes, whether they were kept or not."""
     return Blob(digest, size)
+
+
+class BlobMaker:
+    """Makes the blobs of several logs, whose lines it decodes with one decoder.
+
+    Args:
+        make: Makes each of them.
+    """
+
+    __slots__ = ("_make", "decoder")
+
+    def __init__(self, make: MakeBlob) -> None:
+        self._make = make
+        self.decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            _ANY_FORM, dec_hook=self.from_json
+        )
+
+    def __call__(self, digest: str, size: int, is_stored: bool) -> Blob:
+        """Make a blob."""
+        return self._make(digest, size, is_stored)
+
+    def from_json(self, kind: type, value: object) -> Blob:
+        """Make a blob of what a line says.
+
+        Raises:
+            ValueError: It says none.
+        """
+        assert kind is Blob, "no other type is read by hand"
+        fields = cast("Json", value if isinstance(value, dict) else {})
+        digest, size = fields.get("sha256"), fields.get("size")
+        if not isinstance(digest, str) or type(size) is not int:
+            raise ValueError("expected a sha256 and a size")
+        return self._make(digest, size, fields.get("kept") is True)
+
+
+@cache
+def _bare_blobs() -> BlobMaker:
+    return BlobMaker(bare_blob)
 
 
 # ---------------------------------------------------------------- forms of their own
@@ -583,10 +621,14 @@ class Decoder:
     theirs: dict[UUID, tuple[UUID, ...]] = field(default_factory=dict[UUID, tuple[UUID, ...]])
     """By entry id of a merge: which entries that were, where they are named."""
 
-    _fast: msgspec.json.Decoder[Any] = field(init=False)
+    _blobs: BlobMaker = field(init=False)
 
     def __post_init__(self) -> None:
-        self._fast = msgspec.json.Decoder(_ANY_FORM, dec_hook=self._hook)
+        make = self.make_blob
+        if make is bare_blob:
+            self._blobs = _bare_blobs()
+        else:
+            self._blobs = make if isinstance(make, BlobMaker) else BlobMaker(make)
 
     def take(self, line: bytes) -> Event:
         """Return the event on a line of version 3 that is no header.
@@ -595,7 +637,7 @@ class Decoder:
             PersistenceError: It is of no known kind, or malformed.
         """
         try:
-            line_value = self._fast.decode(line)
+            line_value = self._blobs.decoder.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # Perhaps something that only the json module reads; else it says what is wrong.
             return self.take_record(decode_record(line))
@@ -614,7 +656,7 @@ class Decoder:
                 raise PersistenceError("duplicate header")
             raise PersistenceError(f"unknown event {kind!r}; expected one of {', '.join(_FORMS)}")
         try:
-            line_value = msgspec.convert(record, form, dec_hook=self._hook)
+            line_value = msgspec.convert(record, form, dec_hook=self._blobs.from_json)
         except (msgspec.ValidationError, RecursionError, OverflowError) as exc:
             raise PersistenceError(f"malformed {kind}: {problem_of(exc, form, record)}") from exc
         return self._event(line_value)
@@ -702,14 +744,6 @@ class Decoder:
             head=() if line.head is None else self.heads[line.head],
             tools=() if line.tools is None else self.tools[line.tools],
         )
-
-    def _hook(self, kind: type, value: object) -> object:
-        assert kind is Blob, "no other type is read by hand"
-        fields = cast("Json", value if isinstance(value, dict) else {})
-        digest, size = fields.get("sha256"), fields.get("size")
-        if not isinstance(digest, str) or type(size) is not int:
-            raise ValueError("expected a sha256 and a size")
-        return self.make_blob(digest, size, fields.get("kept") is True)
 
 
 def _chunk(stored: _StoredRow | _RowLine, row_id: RowId | None) -> ChunkRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -42,6 +42,8 @@ from rath.session.record import (
 )
 
 __all__ = ["LOST_END", "LineReader", "LogLines", "read_lines", "session_in"]
+
+T = TypeVar("T")
 
 FIRST_CHAINED = 2
 """The first version with checksums, whose logs take more lines."""
@@ -356,10 +358,10 @@ def decode_header(record: Json) -> Header:
             kind=_kind(record.get("lineage_kind")),
             parents=tuple(_uuids(record.get("parent_session_ids") or ())),
             extras=_pairs(record.get("lineage_extras")),
-            sandbox_backend=msgspec.convert(record.get("sandbox_backend"), str | None),
+            sandbox_backend=_convert(record.get("sandbox_backend"), str),
             sandbox_spec=spec_from_jsonable(record.get("sandbox_spec")),
-            sandbox_handle_id=msgspec.convert(record.get("sandbox_handle_id"), str | None),
-            workspace=msgspec.convert(workspace, StoredWorkspace | None),
+            sandbox_handle_id=_convert(record.get("sandbox_handle_id"), str),
+            workspace=_convert(workspace, StoredWorkspace),
             rows=_ranges(record.get("rows")),
             entries=_ranges(record.get("entries")),
             given=tuple(_prior_usage(each) for each in record.get("given") or ()),
@@ -368,6 +370,10 @@ def decode_header(record: Json) -> Header:
         )
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as exc:
         raise PersistenceError(f"malformed header: {type(exc).__name__}: {exc}") from exc
+
+
+def _convert(value: object, kind: type[T]) -> T | None:
+    return None if value is None else msgspec.convert(value, kind)
 
 
 def _kind(value: object) -> LineageKind:
