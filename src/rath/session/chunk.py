@@ -167,7 +167,9 @@ class ChunkRow(_RowCache):
         try:
             return self._content
         except AttributeError:
-            content = decode_content(self.kind_name, self.payload)
+            content = decode_content(self.kind_name, self._json)
+            if isinstance(content, Opaque):  # It is the payload itself.
+                content = Opaque(self.payload)
             object.__setattr__(self, "_content", content)
             return content
 
@@ -184,7 +186,7 @@ class ChunkRow(_RowCache):
     @property
     def kind_name(self) -> str:
         """The kind as it is written in files."""
-        return self.kind.value if isinstance(self.kind, ChunkKind) else self.kind
+        return str.__str__(self.kind)  # a kind is text, too, and an enum is slow to give its value
 
     @property
     def images(self) -> tuple[Image, ...]:
