@@ -192,7 +192,9 @@ class ChunkRow(_RowCache):
     def images(self) -> tuple[Image, ...]:
         """The pictures that a user or a tool shows in this row; the payload only names them."""
         # The payload is asked first: most rows have none and need not be decoded for that.
-        content = self.content if "images" in self._json else None
+        if "images" not in self._json:
+            return ()
+        content = self.content
         return content.images if isinstance(content, UserText | ToolFeedback) else ()
 
     def with_id(self, row_id: RowId) -> ChunkRow:

@@ -501,7 +501,7 @@ def parse_log(
     state = State(header.session, rows, entries, n_before=n_before)
     problem = read.problem
     for number, event in enumerate(read.lines, start=1):
-        if with_images is not None and isinstance(event, Row | PendingResult | Operation):
+        if with_images is not None and isinstance(event, _MAY_SHOW):
             event = _with_images(event, with_images)
         try:
             state.apply(event)
@@ -514,6 +514,10 @@ def parse_log(
     return ParsedLog(
         header, reader.where, reader, rows, entries, state, read.n_torn, is_finished, problem
     )
+
+
+_MAY_SHOW = (Row, PendingResult, Operation)
+"""Events that may have images."""
 
 
 def _with_images(

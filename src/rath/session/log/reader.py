@@ -182,11 +182,14 @@ class LineReader:
                 self._is_over = False
             self._sum = after
             self._n_read, self._n_bytes = number, self._n_bytes + len(line) + 1
-            self._open.append(event)
-            if not has_more:
+            if has_more:
+                self._open.append(event)
+                continue
+            if self._open:
                 events += self._open
                 self._open.clear()
-                self.n_lines, self.n_good, self.sum = number, self._n_bytes, after
+            events.append(event)
+            self.n_lines, self.n_good, self.sum = number, self._n_bytes, after
 
     def _take_older(self, line: bytes) -> tuple[Event, bool, str]:
         """Return a header, or the event on a line of version 1 or 2."""
