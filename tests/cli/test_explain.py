@@ -171,7 +171,6 @@ def test_who_answered_is_reported_in_full(rath: Rath, tmp_path: Path) -> None:
         "endpoint: http://127.0.0.1",
         "try 1: failed with status 503",
         "try 2: answered",
-        "sdk: openai ",
         "key: call ",
         "settings: model from call, base_url from call, api_key from call",
         "tokens: 3 in, 4 out",

@@ -138,6 +138,7 @@ TOUCH_THE_ENVIRONMENT = {
     "cli/runs.py",  # reads the token from the variable that an option names
     "cli/render.py",  # asks how wide the terminal is said to be
     "conformance/sandbox.py",  # sets what a command must not see, starts what it must not
+    "llm/http_transport.py",  # sees whether there are proxies, before it asks Python for them
     # Hides in an error text whatever a variable holds, and keeps LiteLLM from the network.
     "llm/litellm/connection.py",
     "mcp/spec.py",  # hands a fixed list on to servers, and what their settings name

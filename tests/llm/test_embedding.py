@@ -272,7 +272,7 @@ def test_cancelling_ends_every_request() -> None:
 def test_what_is_known_of_a_request(server: ChatServer) -> None:
     server.queue(embeddings([0.5], tokens=3))
     _, (evidence,) = embed_with_evidence(client_of(server, dimensions=1), "a")
-    assert (evidence.status, evidence.provider_kind, evidence.sdk) == ("done", "openai", "openai")
+    assert (evidence.status, evidence.provider_kind, evidence.sdk) == ("done", "openai", None)
     assert evidence.adapter.endswith(":RathOpenAIEmbeddingClient")
     assert evidence.endpoint == f"{server.base_url}/embeddings"
     assert (evidence.requested_model, evidence.served_model) == ("m", MODEL)

@@ -23,7 +23,7 @@ KEY = "sk-canary-0123456789"
 
 
 EVIDENCE = [
-    "provider_kind", "adapter", "adapter_version", "sdk", "sdk_version", "endpoint",
+    "provider_kind", "adapter", "adapter_version", "endpoint",
     "requested_model", "served_model", "response_id", "service_tier", "fingerprint", "parameters",
     "credential", "attempts", "fallback_from", "started", "first_token_ms", "duration_ms",
     "finish_reason_raw", "finish_reason", "usage", "cached_tokens", "cache_write_tokens",
@@ -176,7 +176,6 @@ def test_every_field_is_there(server: ChatServer, wire: Wire) -> None:
     assert seen is not None
     assert (call.purpose, call.status, evidence.status) == ("turn", "done", "done")
     assert evidence.provider_kind == wire.kind
-    assert evidence.sdk == wire.kind
     assert (evidence.endpoint or "").startswith(server.base_url)
     assert evidence.requested_model == "m"
     assert evidence.parameters["max_tokens"] == 100

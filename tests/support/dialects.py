@@ -84,9 +84,8 @@ class Dialect:
     def target(
         self, base_url: str, *, from_project: bool = False, listing: ModelListing | None = None
     ) -> ApiEndpoint:
-        """What a client of the SDK serves."""
+        """The endpoint of a client."""
         return ApiEndpoint(
-            sdk=self.kind,
             base_url=base_url,
             key_origin=None,
             from_project=from_project,

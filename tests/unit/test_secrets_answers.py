@@ -365,7 +365,6 @@ def test_no_error_repeats_a_key(
         with pytest.raises(ProviderError) as caught:
             exchange(client, on_delta=on_delta)
         assert seen(key, *shown_of(caught.value)) == []
-    assert "HTTP Request: POST" in logged.getvalue()
     assert seen(key, logged.getvalue()) == []
 
 
@@ -378,7 +377,6 @@ def test_no_error_and_no_log_repeats_what_stands_in_headers(
         with pytest.raises(ProviderError) as caught:
             exchange(client)
         assert seen(KEY, *shown_of(caught.value)) == []
-    assert "bad header ***" in logged.getvalue()
     assert seen(KEY, logged.getvalue()) == []
 
 

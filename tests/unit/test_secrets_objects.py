@@ -37,13 +37,13 @@ from rath.llm.anthropic import RathAnthropicChatClient
 from rath.llm.credentials import OPENAI, Account, entry_for, find_account
 from rath.llm.custom_client import RecordedClient
 from rath.llm.embedding import EmbeddingProvider, RathOpenAIEmbeddingClient
+from rath.llm.http_transport import HttpConnection
 from rath.llm.litellm import RathLiteLLMChatClient
 from rath.llm.litellm.client import LiteLLMChunkDecoder, LiteLLMTarget
 from rath.llm.local.server import LocalEndpoint, RathLocalChatClient
 from rath.llm.openai import RathOpenAIChatClient
 from rath.llm.openai.client import OpenAIEndpoint
 from rath.llm.probe import ChatProbe, OneShotProbe, probe_providers
-from rath.llm.sdk_transport import SdkConnection
 from rath.llm.stream import StreamReader, StreamRedactor
 from rath.llm.vlm import RathOpenAIVLMClient, VLMProvider
 from rath.mcp import Bearer, HttpServer, MCPClient, StdioServer
@@ -237,7 +237,7 @@ def called(key: str) -> Iterator[object]:
         response, evidence = answered.response, answered.evidence
         yield ContractCall(draft, draft.body(), None, response, evidence, now, now)
         yield RecordedClient(answered.evidence)
-        yield SdkConnection(OpenAIEndpoint.of(account_found(provider), "/x").api)
+        yield HttpConnection(OpenAIEndpoint.of(account_found(provider), "/x").api)
         out = run([], agent_provider=provider).synchronize()
         with SessionWriter(out) as writer:
             yield writer

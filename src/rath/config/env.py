@@ -47,7 +47,7 @@ class EnvSpec:
     """Other names, read in this order when `name` is not set."""
 
 
-_OWN_NAME = "the SDK of OpenAI; not sent where a project's config names the endpoint"
+_OWN_NAME = "OpenAI clients; not sent where a project's config names the endpoint"
 
 _SPECS = (
     EnvSpec("OPENRATH_HOME", EnvKind.ROUTING, "all files of rath: config, sessions, stores"),
@@ -85,7 +85,7 @@ _SPECS = (
     EnvSpec(
         "OPENAI_CUSTOM_HEADERS",
         EnvKind.SECRET,
-        "the SDK of OpenAI; refused where a project's config names the endpoint",
+        "OpenAI clients: headers of every request; refused for an endpoint of a project",
     ),
     EnvSpec("OPENAI_ORG_ID", EnvKind.ROUTING, _OWN_NAME),
     EnvSpec("OPENAI_ORGANIZATION", EnvKind.ROUTING, "LiteLLM, as OPENAI_ORG_ID"),
@@ -100,7 +100,7 @@ _SPECS = (
     EnvSpec(
         "ANTHROPIC_CUSTOM_HEADERS",
         EnvKind.SECRET,
-        "the SDK of Anthropic; refused where a project's config names the endpoint",
+        "Anthropic chat client: as OPENAI_CUSTOM_HEADERS",
     ),
     EnvSpec("LITELLM_API_KEY", EnvKind.SECRET, "LiteLLM chat client"),
     EnvSpec("LITELLM_API_BASE", EnvKind.ROUTING, "LiteLLM chat client"),
@@ -124,6 +124,8 @@ _SPECS = (
         "openviking memory: the command of the server that it starts",
         default="openviking-server",
     ),
+    EnvSpec("SSL_CERT_FILE", EnvKind.ROUTING, "model calls: certificates to trust, one file"),
+    EnvSpec("SSL_CERT_DIR", EnvKind.ROUTING, "model calls: certificates to trust, a directory"),
     EnvSpec("XDG_CACHE_HOME", EnvKind.ROUTING, "the embedded model: where its file is kept"),
 )
 _BY_NAME = {spec.name: spec for spec in _SPECS}

@@ -67,7 +67,8 @@ class ModelCaller(ABC, Generic[P]):
     renderer: ClassVar[str]
     """Name and version of the code that writes bodies; a change of bytes changes it."""
 
-    sdk: ClassVar[str | None] = None
+    sdk: str | None = None
+    """The package that sends, where it is not our own client."""
 
     def __init__(self, provider: P, *, sleep: retries.Sleep = asyncio.sleep) -> None:
         self._provider = provider

@@ -19,7 +19,7 @@ from rath.llm.credentials import RequestTarget
 from rath.llm.custom_client import CustomDraft
 from rath.llm.errors import answer_object, protocol_error
 from rath.llm.evidence import CallRecorder, Exchange, OnDelta
-from rath.llm.offline import refuse_live_call
+from rath.llm.offline import is_offline, refuse_live_call
 from rath.llm.provider import DEFAULT_TIMEOUT, OutputMode, Provider, ProviderOrigin
 from rath.llm.stream import ChunkDecoder, ServedInfo, StreamReader, split
 from rath.llm.transport import ReplyStream, Transport, WireReply
@@ -124,10 +124,10 @@ class VendorClient(ModelCaller[Provider]):
 
     @abstractmethod
     async def connect(self, target: RequestTarget) -> Transport:
-        """Return the way to the endpoint, shared by all clients of this process that use it.
+        """Return the way to the endpoint, shared by all clients of this process that use it."""
 
-        The first use imports the vendor's SDK, in a worker thread.
-        """
+    def warm_up(self) -> None:
+        """Begin to open what the next call needs; runs on the runtime loop, returns at once."""
 
     def looked_up(self) -> object:
         """Return what was found for the client: one with an equal value calls the same way."""
@@ -325,6 +325,12 @@ def require_model(client: ChatClient, model: str | None) -> None:
     """
     if isinstance(client, VendorClient) and not _answers_by_itself(client):
         client.target(model)
+
+
+def warm_up(client: ChatClient) -> None:
+    """Have a client of ours prepare for a call while its request is written."""
+    if isinstance(client, VendorClient) and not is_offline():
+        client.warm_up()
 
 
 def _answers_by_itself(client: DraftingClient) -> bool:

@@ -32,7 +32,7 @@ from rath.errors import (
     StreamInterrupted,
 )
 from rath.llm.chat_response import fields_of, text_of
-from rath.llm.credentials import RequestTarget
+from rath.llm.credentials import RequestTarget, public_url
 
 MAX_MESSAGE = 500
 """Characters of a vendor's words in one error."""
@@ -183,6 +183,19 @@ def response_error(
         message = f"{reason}; the body begins: {preview(target, content)!r}"
     words = one_line_preview(target.redactor.text(message), MAX_MESSAGE)
     return status_error(target, status, words, code=code, wait=retry_after(headers))
+
+
+def redirect_error(target: RequestTarget, status: int, location: str | None) -> ProviderStatusError:
+    """Return the error for an answer that points elsewhere, where a key is never taken.
+
+    Args:
+        target: Who was asked.
+        status: HTTP status.
+        location: Where the answer points.
+    """
+    place = one_line_preview(target.redactor.text(public_url(location) or location or ""), 200)
+    to = f"points to {place!r}; if that is right, put it into base_url" if place else "is no answer"
+    return status_error(target, status, f"a redirect, which is not followed with a key: it {to}")
 
 
 def decode_error_body(content: bytes) -> tuple[str | None, str | None]:

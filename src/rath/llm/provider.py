@@ -25,6 +25,8 @@ OutputMode = Literal["schema", "tool"]
 """How a typed answer is asked for: by a JSON Schema that the endpoint holds the answer to, or by a
 tool whose arguments it is."""
 
+SdkName = Literal["anthropic", "openai"]
+
 DEFAULT_TIMEOUT = 300.0
 """Seconds that a model call may take when the provider does not say; a guess that leaves long
 answers their time."""
@@ -173,6 +175,12 @@ class Provider(Sampling):
     """How a typed answer is asked for; "tool" serves an endpoint that refuses JSON Schemas. The
     adapter's own choice by default."""
 
+    client: object = None
+    """An asynchronous client of the package `openai` or `anthropic` that calls go through, such as
+    `AsyncAzureOpenAI(azure_ad_token_provider=...)` or `AsyncAnthropicBedrock()`: it brings endpoint
+    and credentials. Calls run on rath's own event loop, so a client that is used in another one too
+    must not be given. It is stored nowhere."""
+
     config_entry: ConfigEntry | None = field(default=None, compare=False)
     """Set by `from_config`."""
 
@@ -190,6 +198,8 @@ class Provider(Sampling):
         for name in _MAPPINGS:
             _check_type(name, getattr(self, name), Mapping, "a mapping")
         self._check_choices()
+        if self.client is not None:
+            self._check_client()
         # The value must not change when the caller's own dict does.
         object.__setattr__(
             self, "extra_create_args", MappingProxyType(dict(self.extra_create_args or {}))
@@ -231,6 +241,22 @@ class Provider(Sampling):
     def __repr__(self) -> str:
         return self.model or "(no model)"
 
+    def _check_client(self) -> None:
+        sdk = sdk_of(self.client)
+        if sdk is None:
+            raise TypeError(
+                "client must be an asynchronous client of the package openai or anthropic, such as "
+                f"AsyncOpenAI(...), not {type(self.client).__name__}; a client that answers by "
+                "itself is registered with rath.llm.register_chat_client(...)"
+            )
+        if self.api_key is not None:
+            raise ValueError("client brings its own credentials; leave api_key out")
+        brought = {"base_url": str(cast("Any", self.client).base_url), "provider_kind": sdk}
+        for name, value in brought.items():
+            if getattr(self, name) not in (None, value):
+                raise ValueError(f"client brings its own {name}, {value!r}; leave {name} out")
+            object.__setattr__(self, name, value)
+
     def _check_choices(self) -> None:
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
@@ -253,6 +279,16 @@ class Provider(Sampling):
         callback: object = self.on_budget_exceeded
         if callback is not None and not callable(callback):
             raise TypeError(f"on_budget_exceeded must be callable, not {callback!r}")
+
+
+def sdk_of(client: object) -> SdkName | None:
+    """Return the package whose asynchronous client this is, None for any other object."""
+    names: tuple[SdkName, ...] = ("anthropic", "openai")
+    for base in type(client).__mro__:
+        if base.__name__ == "AsyncAPIClient":
+            package = base.__module__.partition(".")[0]
+            return next((name for name in names if name == package), None)
+    return None
 
 
 def given_fields(overrides: Mapping[str, Any]) -> set[str]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from rath._async.lanes import gather
 from rath._async.runtime import runtime
+from rath._core.lazy_imports import lazy_function
 from rath._core.registry import Registry
 from rath.config.redaction import redact
 from rath.errors import ProviderProtocolError, ProviderStatusError
@@ -33,6 +34,9 @@ C = TypeVar("C")
 _log = logging.getLogger("rath.llm")
 
 ChatClientFactory = Callable[[Provider], ChatClient]
+
+# Most providers need no client of an SDK.
+_sdk_chat_client: ChatClientFactory = lazy_function("rath.llm.sdk_client", "sdk_chat_client")
 
 DEFAULT_KIND = "openai"
 
@@ -89,6 +93,8 @@ def chat_client_for(provider: Provider) -> ChatClient:
     Raises:
         ValueError: No such kind; or the client finds no key.
     """
+    if provider.client is not None:
+        return _sdk_chat_client(provider)
     kind = provider.provider_kind or DEFAULT_KIND
     factory = _kinds.get(kind)
     if not provider.api_key:

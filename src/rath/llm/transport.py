@@ -1,29 +1,28 @@
 """The way to an endpoint: prepared bytes out, an answer or a stream of bytes back.
 
-A client gives a body and gets bytes; it never sees what carries them. Whatever replaces the SDKs of
-vendors behind `open_transport` has to give a `Transport`, and nothing else.
+A client gives a body and gets bytes; it never sees what carries them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from rath._async.runtime import Closeable, Runtime, runtime
 from rath.config.env import env_value
 from rath.llm.credentials import RequestTarget, public_url
+from rath.llm.provider import SdkName
 
 if TYPE_CHECKING:
-    from rath.llm.sdk_transport import SdkConnection
+    from rath.llm.http_transport import HttpConnection
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Closeable)
-
-SdkName = Literal["anthropic", "openai"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +128,6 @@ class ApiEndpoint:
         ValueError: The environment would add headers to calls of a project's own endpoint.
     """
 
-    sdk: SdkName
-    """The package that makes the connection, imported with the first call."""
-
     base_url: str = field(repr=False)
     """Without a slash at its end. User and password in it are sent in the place of the key."""
 
@@ -142,14 +138,21 @@ class ApiEndpoint:
     """Whether the endpoint is one that no secret of the environment may reach."""
 
     headers_variable: str | None
-    """Environment variable whose headers the SDK adds to every call; None where it has none.
+    """Environment variable whose headers are added to every call, as the SDK of the vendor does;
+    None where there is none.
 
     They may hold a secret, so they are refused for an endpoint that a project's config names.
     """
 
     api_key: str = field(repr=False)
-    api_version: str | None = None
-    """Version of the API, for an endpoint that wants it in each call (Azure)."""
+    key_header: str = "Authorization"
+    """Name of the header that holds the key; in this one it is a bearer token."""
+
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers of every request, such as the version of the API."""
+
+    query: tuple[tuple[str, str], ...] = ()
+    """Query parameters of every request."""
 
     listing: ModelListing | None = field(default=None, compare=False)
     """None where the names that a call may use cannot be listed."""
@@ -192,10 +195,25 @@ def retryable_errors(name: SdkName) -> tuple[type[Exception], ...]:
 async def open_transport(endpoint: ApiEndpoint, target: RequestTarget) -> Transport:
     """Return the way to the path of `target` at an endpoint.
 
-    The connection is shared by all clients of the process. The first one imports the SDK, which
-    takes 0.5 s, on a worker thread.
+    The connection is shared by all clients of the process.
     """
     return (await _connections.get(endpoint)).transport(target)
+
+
+def warm_up(endpoint: ApiEndpoint) -> None:
+    """Begin to open a connection where none is open; the first call meets what keeps it closed."""
+
+    async def open_one() -> None:
+        with suppress(Exception):
+            await (await _connections.get(endpoint)).warm_up()
+
+    if not _connections.is_opening(endpoint):
+        known = _connections.find(endpoint)
+        if known is None or not known.is_warm:
+            # In no context: that of a run would live as long as the connection.
+            runtime().submit(
+                open_one, label="a connection", context=contextvars.Context(), at_exit="leave"
+            )
 
 
 class ConnectionPool(Generic[K, C]):
@@ -205,7 +223,7 @@ class ConnectionPool(Generic[K, C]):
     which has a runtime of its own, starts with none.
 
     Args:
-        open: Opens a connection. Runs on a worker thread, since it may import an SDK.
+        open: Opens a connection. Runs on a worker thread, since it may read files.
     """
 
     def __init__(self, open: Callable[[K], C]) -> None:
@@ -216,9 +234,7 @@ class ConnectionPool(Generic[K, C]):
 
     async def get(self, key: K) -> C:
         """Return the connection for `key`; those who ask while it opens wait for the same one."""
-        if self._owner is not runtime():
-            self._owner, self._opened, self._opening = runtime(), {}, {}
-        known = self._opened.get(key)
+        known = self.find(key)
         if known is not None:
             return known
         if key not in self._opening:
@@ -233,16 +249,26 @@ class ConnectionPool(Generic[K, C]):
                 if opening.exception() is None:
                     self._opened[key] = opening.result()
 
+    def find(self, key: K) -> C | None:
+        """Return the connection for `key`, if it is open."""
+        if self._owner is not runtime():
+            self._owner, self._opened, self._opening = runtime(), {}, {}
+        return self._opened.get(key)
+
+    def is_opening(self, key: K) -> bool:
+        """Tell whether somebody waits for the connection for `key`."""
+        return self._owner is runtime() and key in self._opening
+
     def _open_for_runtime(self, key: K) -> C:
         connection = self._open(key)
         runtime().keep_open(connection)
         return connection
 
 
-def _connect(endpoint: ApiEndpoint) -> SdkConnection:
-    from rath.llm.sdk_transport import SdkConnection
+def _connect(endpoint: ApiEndpoint) -> HttpConnection:
+    from rath.llm.http_transport import HttpConnection
 
-    return SdkConnection(endpoint)
+    return HttpConnection(endpoint)
 
 
-_connections: ConnectionPool[ApiEndpoint, SdkConnection] = ConnectionPool(_connect)
+_connections: ConnectionPool[ApiEndpoint, HttpConnection] = ConnectionPool(_connect)

@@ -104,7 +104,6 @@ class RathOpenAIVLMClient(one_shot.OneShotClient[VLMProvider]):
 
     kind: ClassVar[str] = "openai"
     renderer: ClassVar[str] = "openai-picture/1"
-    sdk: ClassVar[str | None] = "openai"
 
     def __init__(self, provider: VLMProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)

@@ -25,6 +25,9 @@ ANTHROPIC_RETRYABLE: tuple[type[Exception], ...]
 """Exceptions of the SDK that another try may mend; imports the SDK on first use."""
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
+API_VERSION = "2026-10-21"
+"""The one that the SDK of the vendor asks for."""
+
 MESSAGES_PATH = "/v1/messages"
 _VERSION_PATH = "/v1"
 """It belongs to the paths, but many base URLs name it too."""
@@ -32,7 +35,27 @@ _VERSION_PATH = "/v1"
 _MODELS = transport.ModelListing("/v1/models", query=(("limit", "1000"),), cursor="after_id")
 
 
-class RathAnthropicChatClient(VendorClient):
+class MessagesClient(VendorClient):
+    """Writes and reads messages; a subclass knows where they go."""
+
+    kind: ClassVar[str] = "anthropic"
+    renderer: ClassVar[str] = "anthropic-messages/1"
+    takes_schema: ClassVar[bool] = True
+
+    def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
+        refuse_call_options(request.extra_create_args)
+        return MessagesWriter(request, model=model)
+
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
+        return decode_message(reply, target)
+
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+        return AnthropicChunkDecoder(target)
+
+
+class RathAnthropicChatClient(MessagesClient):
     """Speaks the Messages API, whole and streamed.
 
     The stable part of a prompt is marked for the vendor's cache;
@@ -47,11 +70,6 @@ class RathAnthropicChatClient(VendorClient):
         ValueError: There is no key, or the base_url is not one.
     """
 
-    kind: ClassVar[str] = "anthropic"
-    renderer: ClassVar[str] = "anthropic-messages/1"
-    sdk: ClassVar[str | None] = "anthropic"
-    takes_schema: ClassVar[bool] = True
-
     def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
         account = resolve_account(
@@ -64,12 +82,12 @@ class RathAnthropicChatClient(VendorClient):
         self._account = account
         root = checked_url(account.base_url.value, account.base_url.origin)
         self._endpoint = transport.ApiEndpoint(
-            sdk="anthropic",
             base_url=root.removesuffix(_VERSION_PATH),
             key_origin=account.api_key.origin,
             from_project=account.from_project,
             headers_variable="ANTHROPIC_CUSTOM_HEADERS",
             api_key=account.api_key.value,
+            headers=(("anthropic-version", API_VERSION),),
             listing=_MODELS,
         )
 
@@ -84,20 +102,11 @@ class RathAnthropicChatClient(VendorClient):
             timeout=self.timeout,
         )
 
-    def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
-        refuse_call_options(request.extra_create_args)
-        return MessagesWriter(request, model=model)
-
-    def decode(
-        self, reply: Mapping[str, Any], target: RequestTarget
-    ) -> tuple[RathLLMChatResponse, ServedInfo]:
-        return decode_message(reply, target)
-
-    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
-        return AnthropicChunkDecoder(target)
-
     async def connect(self, target: RequestTarget) -> transport.Transport:
         return await transport.open_transport(self._endpoint, target)
+
+    def warm_up(self) -> None:
+        transport.warm_up(self._endpoint)
 
 
 def __getattr__(name: str) -> Any:

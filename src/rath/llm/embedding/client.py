@@ -331,7 +331,6 @@ class RathOpenAIEmbeddingClient(EmbeddingClient):
 
     kind: ClassVar[str] = "openai"
     renderer: ClassVar[str] = "openai-embeddings/1"
-    sdk: ClassVar[str | None] = "openai"
 
     def __init__(self, provider: EmbeddingProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)

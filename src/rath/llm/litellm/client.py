@@ -90,7 +90,7 @@ class RathLiteLLMChatClient(CompletionsClient):
     """
 
     kind: ClassVar[str] = "litellm"
-    sdk: ClassVar[str | None] = "litellm"
+    sdk: str | None = "litellm"
     renderer: ClassVar[str] = "litellm-chat/1"
     # It depends on the vendor, the model and the tools, and LiteLLM's own word on it is a table.
     takes_schema: ClassVar[bool] = False

@@ -115,7 +115,7 @@ class RathLocalEmbeddingClient(EmbeddingClient):
 
     kind: ClassVar[str] = "local"
     renderer: ClassVar[str] = "minilm/1"
-    sdk: ClassVar[str | None] = "onnxruntime"
+    sdk: str | None = "onnxruntime"
     at_once: ClassVar[int] = 1
 
     def __init__(

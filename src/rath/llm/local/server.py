@@ -185,7 +185,7 @@ class RathLocalChatClient(CompletionsClient):
     """
 
     kind: ClassVar[str] = "local"
-    sdk: ClassVar[str | None] = "xllamacpp"
+    sdk: str | None = "xllamacpp"
 
     def __init__(
         self,
@@ -225,7 +225,6 @@ class RathLocalChatClient(CompletionsClient):
             server = await runtime().call_in_worker(partial(self._serve, target.model))
             self._endpoints[target.model] = server
         endpoint = ApiEndpoint(
-            sdk="openai",
             base_url=server.base_url,
             key_origin=None,
             from_project=False,

@@ -62,14 +62,15 @@ class OpenAIEndpoint:
             credentials.is_azure(base_url) and "/openai/v1" not in urlsplit(base_url).path
         )
         api = transport.ApiEndpoint(
-            sdk="openai",
-            base_url=_AZURE_PATH.sub("", base_url) if is_versioned else base_url,
+            base_url=_AZURE_PATH.sub("", base_url) + "/openai" if is_versioned else base_url,
             key_origin=account.api_key.origin,
             from_project=account.from_project,
             api_key=account.api_key.value,
-            api_version=(env_value("OPENAI_API_VERSION") or DEFAULT_AZURE_VERSION)
+            key_header="api-key" if is_versioned else "Authorization",
+            headers=() if account.from_project else _organization(),
+            query=(("api-version", env_value("OPENAI_API_VERSION") or DEFAULT_AZURE_VERSION),)
             if is_versioned
-            else None,
+            else (),
             headers_variable=HEADERS_VARIABLE,
             # Azure lists models, but calls name deployments, which bear names of their own.
             listing=None if credentials.is_azure(base_url) else MODELS,
@@ -78,14 +79,13 @@ class OpenAIEndpoint:
 
     def target(self, model: str, *, timeout: float | None = None) -> credentials.RequestTarget:
         """Return the target of a call for `model`."""
-        path, root = self.resource, self.api.base_url
-        if self.api.api_version is not None:
+        path = self.resource
+        if self.api.query:
             path = f"/deployments/{quote(model, safe='')}{path}"
-            root += "/openai"
         return self.account.target(
             model,
             kind="openai",
-            endpoint=credentials.public_url(root + path),
+            endpoint=credentials.public_url(self.api.base_url + path),
             path=path,
             timeout=timeout,
         )
@@ -93,6 +93,13 @@ class OpenAIEndpoint:
     async def connect(self, target: credentials.RequestTarget) -> transport.Transport:
         """Return the way there; see `VendorClient.connect`."""
         return await transport.open_transport(self.api, target)
+
+
+def _organization() -> tuple[tuple[str, str], ...]:
+    """Return the headers that name the user's organization and project, where these are set."""
+    names = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+    found = ((header, env_value(variable)) for header, variable in names.items())
+    return tuple((header, value) for header, value in found if value)
 
 
 class CompletionsClient(VendorClient):
@@ -127,7 +134,6 @@ class RathOpenAIChatClient(CompletionsClient):
     """
 
     kind: ClassVar[str] = "openai"
-    sdk: ClassVar[str | None] = "openai"
 
     def __init__(self, provider: Provider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
@@ -150,6 +156,9 @@ class RathOpenAIChatClient(CompletionsClient):
 
     async def connect(self, target: credentials.RequestTarget) -> transport.Transport:
         return await self._endpoint.connect(target)
+
+    def warm_up(self) -> None:
+        transport.warm_up(self._endpoint.api)
 
 
 def __getattr__(name: str) -> Any:

@@ -335,7 +335,15 @@ def header_of(header: Header) -> PersistedSessionHeader:
 
 
 _NOT_PLAIN = frozenset(
-    {"api_key", "base_url", "on_budget_exceeded", "extra_create_args", "fallbacks", "config_entry"}
+    {
+        "api_key",
+        "base_url",
+        "on_budget_exceeded",
+        "extra_create_args",
+        "fallbacks",
+        "client",
+        "config_entry",
+    }
 )
 """Fields of a provider that hold secrets or code, or are no plain values."""
 

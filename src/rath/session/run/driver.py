@@ -16,6 +16,7 @@ from msgspec.structs import replace as replace_struct
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function
 from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.client import warm_up
 from rath.llm.evidence import Exchange
 from rath.llm.provider import Provider
 from rath.session.body import Body, suspension
@@ -482,6 +483,7 @@ class LoopRun:
             if suspended is not None:
                 log.end(suspended)
                 return
+            warm_up(self._plan.candidates[0].client)
             if before is None:
                 head = tuple(agent.table)
                 await self._begin(user, head)
