@@ -465,10 +465,9 @@ class FileStore(LogStore):
         partial = partial_path_of(final)
         # The finished one twice: it may get its name between the first look and the second.
         for path in (final, partial, final):
-            is_final = path is final
-            data = _content(path, is_final=is_final)
-            if data or (data is not None and is_final):
-                return StoredLog(session, data, is_final, str(path))
+            data = _content(path, is_final=path is final)
+            if data or (data is not None and path is final):
+                return StoredLog(session, data, path is final, str(path))
         return None
 
     def holds(self, session: UUID) -> bool:
@@ -480,15 +479,13 @@ class FileStore(LogStore):
 
     def stamps(self) -> Mapping[UUID, str]:
         stamps_of: dict[UUID, str] = {}
-        missing = contextlib.suppress(FileNotFoundError)
-        with os_errors(self.directory, "cannot be read"), missing:
+        with os_errors(self.directory, "cannot be read"), contextlib.suppress(FileNotFoundError):
             for session, file, is_finished in self._list_logs():
                 try:
                     status = file.stat()
                 except FileNotFoundError:
                     continue
-                # The finished one counts where both are there, as it is the one that is read. An
-                # unfinished one that is empty is no log yet.
+                # The finished one is read where both are there; an empty partial one is no log yet.
                 is_log = is_finished or (status.st_size and session not in stamps_of)
                 if is_log and stat.S_ISREG(status.st_mode):
                     state = "finished" if is_finished else "partial"
@@ -526,8 +523,7 @@ class FileStore(LogStore):
                 suffix = entry.name[_ID_CHARACTERS:]
                 if suffix in {SESSION_FILE_SUFFIX, SESSION_PARTIAL_SUFFIX}:
                     try:
-                        # Faster than the class itself, and there are as many as files.
-                        session = msgspec.convert(entry.name[:_ID_CHARACTERS], UUID)
+                        session = msgspec.convert(entry.name[:_ID_CHARACTERS], UUID)  # fast
                     except ValueError:
                         continue
                     yield session, entry, suffix == SESSION_FILE_SUFFIX
@@ -578,11 +574,7 @@ def _content(path: Path, *, is_final: bool) -> bytes | None:
 
 
 def _status(path: Path) -> os.stat_result:
-    """Return the status of a file.
-
-    Raises:
-        PersistenceError: It is none: what is opened then might never end.
-    """
+    """Return the status of a file; refuse what is none, and might never end."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise PersistenceError(f"{path} cannot be read: it is no file")
@@ -774,10 +766,9 @@ class BlobStore:
 
 def _entries(directory: Path) -> list[Path]:
     """Return the entries of a directory; nothing where it is gone, or is none."""
-    try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return list(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return []
 
 
 def _may_be_session(path: Path) -> bool:
@@ -804,8 +795,6 @@ def _digests_in(path: Path) -> set[str]:
 
 
 def _is_intact(file: Path, digest: str) -> bool:
-    try:
-        with file.open("rb") as handle:
-            return file_digest(handle, "sha256").hexdigest() == digest
-    except FileNotFoundError:
-        return False
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as handle:
+        return file_digest(handle, "sha256").hexdigest() == digest
+    return False
