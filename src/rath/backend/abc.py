@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -179,13 +179,18 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
             return ToolExecutionFailure("unsupported_tool", str(unsupported), type(op).__name__)
         for use in self._uses:
             use.touch()
-        with ExitStack() as stack:
-            stack.enter_context(happening_in(self))
-            if not op.read_only:
-                stack.enter_context(self.unobserved.counting())
-                if is_observed() and not self.backend.capabilities().observes_effects:
-                    stack.enter_context(note_unreported(self.backend.name))
+        with happening_in(self), self._bookkeeping(op):
             return await self._fallbacks.adispatch(op, super().adispatch)
+
+    def _bookkeeping(self, op: BackendTool) -> AbstractContextManager[None]:
+        """Surround an operation that may write and that nobody observes, or its backend cannot."""
+        if op.read_only:
+            return nullcontext()
+        if not is_observed():
+            return self.unobserved.counting()
+        if self.backend.capabilities().observes_effects:
+            return nullcontext()
+        return note_unreported(self.backend.name)
 
     async def aopen_native(self) -> Any:
         directory = self.spec.working_dir if self.spec is not None else None

@@ -447,7 +447,7 @@ class WorkspaceTrees(Generic[S]):
         """Count a writer unless something is in the way."""
         with self._lock:
             touched = [each for each in self._frozen if each.overlaps(tree)]
-            if self.exposed(tree) or any(each.n_readers for each in touched):
+            if touched and (self.exposed(tree) or any(each.n_readers for each in touched)):
                 return False
             for each in touched:
                 each.pinned = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections import Counter
@@ -239,6 +240,15 @@ def test_operations_on_a_tree_below_or_above_count() -> None:
     below.end(operation)
     assert ran == [[operation], [operation], [operation], []]
     assert all(tree.activity.operations == [] for tree in (above, below, late))
+
+
+def test_a_tree_forgets_those_below_that_are_gone() -> None:
+    above = tree_at("/nowhere/many")
+    for n in range(5):
+        tree_at(f"/nowhere/many/{n}")
+        gc.collect()
+    below = tree_at("/nowhere/many/last")
+    assert [each() for each in above.overlaps] == [below]
 
 
 def test_what_a_file_tool_did_below_is_taken_off_above(tmp_path: os.PathLike[str]) -> None:

@@ -25,7 +25,13 @@ from rath.backend import (
 )
 from rath.backend.host.backend import deadline_failure
 from rath.backend.host.process import Command, CommandEnd, run_process
-from rath.backend.host.supervisor import SupervisedCommand, is_supported, supervisor
+from rath.backend.host.supervisor import (
+    MIN_IDLE,
+    SupervisedCommand,
+    SupervisorClient,
+    is_supported,
+    supervisor,
+)
 from tests.support.command_witness import Witness
 from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
@@ -191,15 +197,64 @@ os.write(2, sandbox.dispatch(BackendToolCommandRun("echo parent")).stdout)
     assert said == b"child\nparent\n"
 
 
-def test_two_hundred_commands_run_at_once_and_leave_few_keepers(sandbox: BackendSandbox) -> None:
-
+def run_at_once(sandbox: BackendSandbox, lines: list[str]) -> list[bytes]:
     async def all_of_them() -> list[object]:
-        calls = [BackendToolCommandRun(f"echo {n}") for n in range(200)]
+        calls = [BackendToolCommandRun(line) for line in lines]
         return await asyncio.gather(*(sandbox.adispatch(call) for call in calls))
 
     results = runtime().run(all_of_them, label="many commands")
-    said = [result.stdout for result in results if isinstance(result, CommandResult)]
-    assert said == [b"%d\n" % n for n in range(200)]
+    return [result.stdout for result in results if isinstance(result, CommandResult)]
+
+
+def test_two_hundred_commands_run_at_once(sandbox: BackendSandbox) -> None:
+    outputs = run_at_once(sandbox, [f"echo {n}" for n in range(200)])
+    assert outputs == [b"%d\n" % n for n in range(200)]
+
+
+def test_commands_that_run_at_once_again_need_no_other_runners(
+    sandbox: BackendSandbox, workspace: Path
+) -> None:
+    n = 2 * MIN_IDLE
+
+    def run_all() -> set[bytes]:
+        # Each waits for all others, so that no two run below one runner.
+        (workspace / "met").write_text("")
+        meet = f"echo >> met; until [ $(wc -l < met) -ge {n} ]; do sleep 0.01; done; echo $PPID"
+        return set(run_at_once(sandbox, [meet] * n))
+
+    runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
+    first = run_all()
+    assert len(first) == n
+    assert run_all() == first
+
+
+def test_of_the_runners_that_nobody_uses_few_are_left(workspace: Path) -> None:
+    async def run() -> tuple[SupervisorClient, list[int]]:
+        client = SupervisorClient(idle_seconds=0.05)
+        device = os.open("/dev/null", os.O_RDWR)
+        line = "echo $PPID >> runners; until [ -e go ]; do sleep 0.01; done"
+        payload = b"\0".join(
+            [b"3", b"1,2", os.fsencode(workspace), b"/bin/sh", b"-c", line.encode()]
+        )
+        commands = [
+            await client.start(payload, [device, device], program="sh", directory="/")
+            for _ in range(2 * MIN_IDLE)
+        ]
+        os.close(device)
+        (workspace / "go").touch()
+        await asyncio.wait([each.cleared for each in commands])
+        runners = [int(pid) for pid in (workspace / "runners").read_text().split()]
+        return client, runners
+
+    client, runners = runtime().run(run, label="many commands")
+    assert len(set(runners)) == 2 * MIN_IDLE
+
+    def n_left() -> int:
+        return sum(os.path.exists(f"/proc/{pid}") for pid in runners)
+
+    wait_until(lambda: n_left() == MIN_IDLE, "another number of idle runners is left")
+    runtime().run(client.aclose, label="ending the supervisor")
+    wait_until(lambda: n_left() == 0, "runners go on without their supervisor")
 
 
 def test_what_a_killed_runner_had_is_ended_and_reported_lost(
@@ -426,7 +481,9 @@ def test_a_program_is_found_on_the_path_of_the_command(workspace: Path) -> None:
         directory.mkdir()
         (directory / "tool").write_text(f"#!/bin/sh\necho {directory.name}\n")
     (second / "tool").chmod(0o755)
-    command = Command(["tool"], str(workspace), {"PATH": f"{first}:{second}:/nowhere"})
+    (workspace / "tool").symlink_to("missing")
+    path = f"{workspace}:{first}:{second}:/nowhere"
+    command = Command(["tool"], str(workspace), {"PATH": path})
     end = runtime().run(lambda: run_process(command), label="a command")
     assert end.result.stdout == b"second\n"
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import os
 import threading
 import time
@@ -25,8 +26,9 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import TypeVar
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
@@ -142,6 +144,8 @@ class WatchedTree:
         self.root = root
         self.pid = os.getpid()
         self.activity = TreeActivity(source or partial(scan, root))
+        self.overlaps: list[ReferenceType[WatchedTree]] = []
+        """The trees above and below, by `tree_at`; used with the lock of the registry held."""
         self._scans: dict[EffectPolicy, TreeScans] = {}
 
     def scans(self, policy: EffectPolicy) -> TreeScans:
@@ -169,14 +173,16 @@ class WatchedTree:
 
     def forget_ended(self) -> None:
         """Drop the operations that no change can belong to any more."""
-        scans = [each for each in self.active_scans() if each.last is not None]
-        floor = min((each.last_started for each in scans), default=None)
         activity = self.activity
         with activity.lock:
+            if not activity.operations:
+                return
+            floor: float = math.inf
+            for each in self._scans.values():
+                if each.n_operations and each.last is not None:
+                    floor = min(floor, each.last_started)
             activity.operations = [
-                each
-                for each in activity.operations
-                if each.ended is None or (floor is not None and each.ended >= floor)
+                each for each in activity.operations if each.ended is None or each.ended >= floor
             ]
 
     def active_scans(self) -> list[TreeScans]:
@@ -328,29 +334,26 @@ def tree_at(root: str) -> WatchedTree:
         tree = _trees.get(root)
         if tree is None:
             tree = WatchedTree(root)
-            for each in _related(tree):
-                with each.activity.lock:
-                    running = [op for op in each.activity.operations if op.ended is None]
-                known = tree.activity.operations
-                known += [op for op in running if op not in known]
+            for each in list(_trees.values()):
+                if is_below(each.root, root) or is_below(root, each.root):
+                    tree.overlaps.append(ref(each))
+                    alive = [other for other in each.overlaps if other() is not None]
+                    each.overlaps = [*alive, ref(tree)]
+                    with each.activity.lock:
+                        running = [op for op in each.activity.operations if op.ended is None]
+                    known = tree.activity.operations
+                    known += [op for op in running if op not in known]
             _trees[root] = tree
         return tree
 
 
 def _related(tree: WatchedTree) -> list[WatchedTree]:
     """Return `tree` and those above and below it, in the order of their roots."""
-    others = [each for each in list(_trees.values()) if each is not tree]
-    return sorted(
-        [
-            tree,
-            *(
-                each
-                for each in others
-                if is_below(each.root, tree.root) or is_below(tree.root, each.root)
-            ),
-        ],
-        key=lambda each: each.root,
-    )
+    trees = [tree]
+    if tree.overlaps:
+        trees += [each for other in tree.overlaps if (each := other()) is not None]
+        trees.sort(key=attrgetter("root"))
+    return trees
 
 
 @contextmanager
@@ -434,26 +437,26 @@ async def run_observed(
         policy: How its effects are looked for.
         leftovers: The commands of the sandbox that left something running.
     """
-    with working_on(tree):
-        if isinstance(op, BackendToolFilesWrite | BackendToolFilesEdit):
+    if isinstance(op, BackendToolFilesWrite | BackendToolFilesEdit):
+        with working_on(tree):
             return await run()
-        if not is_observed():
-            return await _run_counted(tree, WatchedOperation(), run)
-        before = leftovers.now()
+    if not is_observed():
+        return await _run_counted(tree, WatchedOperation(), run)
+    before = leftovers.now()
 
-        async def run_settled() -> T:
-            result = await run()
-            await leftovers.asettle(before)
-            return result
+    async def run_settled() -> T:
+        result = await run()
+        await leftovers.asettle(before)
+        return result
 
-        try:
-            if policy.is_on:
-                return await _run_scanned(tree, policy, run_settled)
-            note_gap(OFF)
-            return await _run_counted(tree, WatchedOperation(), run_settled)
-        finally:
-            if not leftovers.is_empty:
-                note_gap(LEFT_RUNNING)
+    try:
+        if policy.is_on:
+            return await _run_scanned(tree, policy, run_settled)
+        note_gap(OFF)
+        return await _run_counted(tree, WatchedOperation(), run_settled)
+    finally:
+        if not leftovers.is_empty:
+            note_gap(LEFT_RUNNING)
 
 
 async def _run_counted(
@@ -489,20 +492,20 @@ async def _run_scanned(
 
 async def _finish(scans: TreeScans, operation: WatchedOperation, seconds: float | None) -> None:
     """Look once more and tell what was found; a cancellation makes it short."""
-    look = asyncio.wrap_future(runtime().start_in_worker(partial(scans.finish, operation)))
-    try:
-        with paused_deadlines():
+    with paused_deadlines():
+        look = asyncio.wrap_future(runtime().start_in_worker(partial(scans.finish, operation)))
+        try:
             await asyncio.wait([look], timeout=seconds)
-    except asyncio.CancelledError:
-        if seconds is None:
-            await asyncio.wait([look], timeout=CANCEL_SECONDS)
-        raise
-    finally:
-        for effect in list(operation.effects):
-            note_effect(effect)
-        for gap in list(operation.gaps):
-            note_gap(gap)
-        if not look.done():
-            note_gap(CUT_SHORT)
+        except asyncio.CancelledError:
+            if seconds is None:
+                await asyncio.wait([look], timeout=CANCEL_SECONDS)
+            raise
+        finally:
+            for effect in list(operation.effects):
+                note_effect(effect)
+            for gap in list(operation.gaps):
+                note_gap(gap)
+            if not look.done():
+                note_gap(CUT_SHORT)
     if look.done():
         look.result()

@@ -52,9 +52,7 @@ INHERITED = frozenset(
 def environment(*added: Mapping[str, str] | None) -> dict[str, str]:
     """Return what a command sees: the few inherited variables, then each of `added` in turn."""
     variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name in INHERITED or name.startswith("LC_")
+        name: os.environ[name] for name in os.environ if name in INHERITED or name.startswith("LC_")
     }
     for more in added:
         variables.update(more or {})
@@ -114,15 +112,16 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
     if limit is None or math.isnan(limit):
         limit = DEFAULT_TIMEOUT
     started = time.perf_counter()
-    with contextlib.ExitStack() as held:
-        # One by one: where the second cannot be made, the first is let go.
-        captures: dict[int, Capture] = {}
-        reports = command.reports and is_supported()
+    captures: dict[int, Capture] = {}
+    reports = command.reports and is_supported()
+    try:
         for number in (1, 2, STATUS_NUMBER) if reports else (1, 2):
             captures[number] = Capture()
-            held.callback(captures[number].drop)
         running = await _started(command, captures)
         try:
+            # Only now: the process begins meanwhile.
+            for capture in captures.values():
+                capture.start_reading()
             left = max(limit - (time.perf_counter() - started), 0.0)
             await asyncio.wait([running.ended], timeout=left)
             timed_out = not running.ended.done()
@@ -154,6 +153,9 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
             captures[STATUS_NUMBER].read_on()
             report = captures[STATUS_NUMBER].text()
         return CommandEnd(result, timed_out, report, running.has_exited)
+    finally:
+        for capture in captures.values():
+            capture.drop()
 
 
 async def _started(
@@ -373,9 +375,9 @@ class Capture:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._reader, self.writer = os.pipe()
-        os.set_blocking(self._reader, False)
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._turn: Future[bool] | None = None
+        self._is_reading = False
         self._is_stopping = False
         self._is_dropped = False
         self._head = bytearray()
@@ -385,7 +387,6 @@ class Capture:
         self._spool: IO[bytes] | None = None
         self._is_long = False
         self._is_lost = False
-        self._loop.add_reader(self._reader, self._readable)
 
     def close_writer(self) -> None:
         """Close our own copy of the end that the process writes to."""
@@ -393,9 +394,17 @@ class Capture:
             os.close(self.writer)
             self.writer = -1
 
+    def start_reading(self) -> None:
+        """Read from now on whatever comes."""
+        if not self._is_reading:
+            os.set_blocking(self._reader, False)
+            self._loop.add_reader(self._reader, self._readable)
+            self._is_reading = True
+
     def read_on(self) -> asyncio.Future[None]:
         """Read what is there already; the result is done at the end of the pipe."""
         if self._turn is None and not self._closed.done():
+            self.start_reading()
             self._readable()
         return self._closed
 

@@ -41,8 +41,14 @@ STOPPED_SECONDS = 0.5
 """How long to look for what a stopped runner has left; what forks meanwhile is found by the next
 look."""
 
-MAX_IDLE = 8
-"""Runners that wait for another command; a guess: each is a process of one or two MB."""
+MIN_IDLE = 8
+"""Runners that wait for another command however long; a guess: each is a process of 1 MB."""
+
+MAX_IDLE = 64
+"""Runners that wait at all: who runs many commands at once mostly does so again soon."""
+
+IDLE_SECONDS = 30.0
+"""After how long without a command those beyond `MIN_IDLE` end; a guess."""
 
 START_SECONDS = 20.0
 
@@ -129,9 +135,15 @@ class SupervisedCommand:
 class RunnerChannel:
     """The socket of a process that runs one command at a time and ends what it leaves behind."""
 
-    def __init__(self, channel: socket.socket, on_idle: Callable[[RunnerChannel], None]) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        on_idle: Callable[[RunnerChannel], None],
+        on_unused: Callable[[RunnerChannel], None],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_idle = on_idle
+        self._on_unused = on_unused
         self._received = b""
         self._command: SupervisedCommand | None = None
         self._pid: int | None = None
@@ -206,6 +218,8 @@ class RunnerChannel:
             self._received = self._received[REPLY.size :]
             if kind == ReplyKind.BORN:
                 self._pid = number
+            elif kind == ReplyKind.UNUSED:
+                self._on_unused(self)
             elif self._command is not None:
                 self._command.note_reply(kind, number)
                 if self._command.cleared.done():
@@ -254,9 +268,14 @@ class Leftovers:
 
 
 class SupervisorClient:
-    """The process that forks runners, and our connections to it and to them."""
+    """The process that forks runners, and our connections to it and to them.
 
-    def __init__(self) -> None:
+    Args:
+        idle_seconds: How long more than a few runners wait for another command.
+    """
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
         self._control: asyncio.Future[socket.socket] | None = None
         self._runners: set[RunnerChannel] = set()
         self._idle: list[RunnerChannel] = []
@@ -315,14 +334,14 @@ class SupervisorClient:
             except BaseException:
                 ours.close()
                 raise
-        runner = RunnerChannel(ours, self._take_back)
+        runner = RunnerChannel(ours, self._take_back, self._close_surplus)
         self._runners.add(runner)
         return runner
 
     async def _send(self, descriptor: int) -> None:
         """Send a descriptor to the supervisor, which is started if there is none."""
         if self._control is None:
-            self._control = asyncio.wrap_future(runtime().start_in_worker(_connect))
+            self._control = asyncio.wrap_future(runtime().start_in_worker(self._connect))
             runtime().keep_open(self)
         pending = self._control
         try:
@@ -344,6 +363,38 @@ class SupervisorClient:
             finally:
                 loop.remove_writer(control.fileno())
 
+    def _connect(self) -> socket.socket:
+        """Start the supervisor; on a worker thread."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                numbers = (theirs.fileno(), os.getpid(), self._idle_seconds)
+                arguments = [str(Path(__file__).parent), *map(str, numbers)]
+                subprocess.run(
+                    [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
+                    cwd="/",
+                    env={name: os.environ[name] for name in _LOADER if name in os.environ},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                    check=True,
+                    timeout=START_SECONDS,
+                )
+        except subprocess.SubprocessError as exc:
+            ours.close()
+            raise OSError(
+                errno.ECHILD,
+                f"the process that runs commands did not start ({exc})",
+                sys.executable,
+            ) from exc
+        except BaseException:
+            ours.close()
+            raise
+        ours.setblocking(False)
+        return ours
+
     def _take_back(self, runner: RunnerChannel) -> None:
         if runner.is_lost:
             self._runners.discard(runner)
@@ -352,6 +403,11 @@ class SupervisorClient:
         elif len(self._idle) < MAX_IDLE:
             self._idle.append(runner)
         else:
+            runner.close()
+
+    def _close_surplus(self, runner: RunnerChannel) -> None:
+        """Leave a runner that has waited long, unless it is one of a few or was just given work."""
+        if runner in self._idle and len(self._idle) > MIN_IDLE:
             runner.close()
 
 
@@ -376,36 +432,6 @@ def _forget_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-def _connect() -> socket.socket:
-    """Start the supervisor; on a worker thread."""
-    ours, theirs = socket.socketpair()
-    try:
-        with theirs:
-            arguments = [str(Path(__file__).parent), str(theirs.fileno()), str(os.getpid())]
-            subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
-                cwd="/",
-                env={name: os.environ[name] for name in _LOADER if name in os.environ},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                check=True,
-                timeout=START_SECONDS,
-            )
-    except subprocess.SubprocessError as exc:
-        ours.close()
-        raise OSError(
-            errno.ECHILD, f"the process that runs commands did not start ({exc})", sys.executable
-        ) from exc
-    except BaseException:
-        ours.close()
-        raise
-    ours.setblocking(False)
-    return ours
 
 
 def _send_with(channel: socket.socket, data: bytes, descriptors: Sequence[int]) -> int:

@@ -60,6 +60,9 @@ class ReplyKind:
     IDLE = b"I"
     """Nothing of it is left: the runner can take another one."""
 
+    UNUSED = b"U"
+    """Nobody has used it for as long as `main` was told; sent once."""
+
     NO_DIRECTORY = b"D"
     """It could not be started in its directory; the number is the errno."""
 
@@ -97,15 +100,17 @@ class Reaper:
 class Runner:
     """Runs one command after another for our process, and ends all that each of them started."""
 
-    def __init__(self, channel: socket.socket, parent: int) -> None:
+    def __init__(self, channel: socket.socket, parent: int, idle_ms: float) -> None:
         self._reaper = Reaper()
         self._channel = channel
+        self._idle_ms = idle_ms
         self._received = bytearray()
         self._descriptors: list[int] = []
         self._main: int | None = None
         self._left: tuple[int, int, float] | None = None  # group, status of its leader, deadline
         self._is_ending = False
         self._is_clear = True
+        self._is_unused = True
         self._replies = REPLY.pack(ReplyKind.BORN, os.getpid())
         self._parent = parent
         self._poll = select.poll()
@@ -116,9 +121,10 @@ class Runner:
         """Do what our process asks for, until it goes away."""
         self._flush()
         while True:
-            # Nobody tells when a process leaves a group.
-            patience = None if self._left is None else _LOOK_MS
-            ready = {descriptor for descriptor, _ in self._poll.poll(patience)}
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._patience())}
+            if not ready and self._left is None:
+                self._is_unused = True
+                self._replies += REPLY.pack(ReplyKind.UNUSED, 0)
             if self._reaper.wake in ready or self._left is not None:
                 self._reaper.drain()
                 self._reap()
@@ -128,11 +134,16 @@ class Runner:
             self._flush()
         self._end_all()
 
+    def _patience(self) -> float | None:
+        if self._left is not None:
+            return _LOOK_MS  # nobody tells when a process leaves a group
+        return self._idle_ms if self._is_clear and not self._is_unused else None
+
     def _receive(self) -> bool:
         """Take what has come and obey it; False when our process has gone."""
         room = socket.CMSG_SPACE(4 * 4)
         try:
-            data, ancillary, _, _ = self._channel.recvmsg(1 << 18, room, socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, _, _ = self._channel.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
         self._descriptors.extend(_descriptors(ancillary))
@@ -151,6 +162,7 @@ class Runner:
 
     def _start(self, payload: bytes) -> None:
         kind = ReplyKind.NO_DIRECTORY
+        self._is_unused = False
         try:
             n_arguments, numbers, directory, *rest = payload.split(b"\0")
             os.chdir(directory)
@@ -232,10 +244,11 @@ class Runner:
 class Supervisor:
     """Forks runners for our process, and ends what a runner that was killed has left."""
 
-    def __init__(self, control: socket.socket, parent: int) -> None:
+    def __init__(self, control: socket.socket, parent: int, idle_ms: float) -> None:
         self._reaper = Reaper()
         self._control = control
         self._parent = parent
+        self._idle_ms = idle_ms
         self._runners: set[int] = set()
         self._n_looks = 0  # how often to look yet for what a killed runner has left
 
@@ -273,7 +286,7 @@ class Supervisor:
                 runner = -1  # its socket closes, which tells our process
             if runner == 0:
                 self._control.close()
-                Runner(socket.socket(fileno=descriptor), self._parent).work()
+                Runner(socket.socket(fileno=descriptor), self._parent, self._idle_ms).work()
                 os._exit(0)
             os.close(descriptor)
             if runner > 0:
@@ -379,13 +392,15 @@ _SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """What Python, or our process, ignores a command must not."""
 
 
-def _candidates(program: bytes, variables: dict[bytes, bytes]) -> list[bytes]:
+def _candidates(program: bytes, variables: dict[bytes, bytes]) -> Iterator[bytes]:
     if b"/" in program:
-        return [program]
-    path = variables.get(b"PATH", os.defpath.encode())
-    found = [os.path.join(directory, program) for directory in path.split(b":")]
-    # Looking is cheaper than forking for each directory.
-    return [candidate for candidate in found if os.path.lexists(candidate)]
+        yield program
+        return
+    for directory in variables.get(b"PATH", os.defpath.encode()).split(b":"):
+        candidate = os.path.join(directory, program)
+        # Looking is cheaper than forking for each directory.
+        if os.access(candidate, os.F_OK, effective_ids=True):
+            yield candidate
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
@@ -397,12 +412,15 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def main() -> None:
-    """Detach from our process and serve it; last arguments: its socket and its process id."""
+    """Detach from our process and serve it.
+
+    Last arguments: its socket, its process id, and after how many seconds an idle runner says so.
+    """
     # A signal that our process blocks would stay so: no runner would learn of an end.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    control = socket.socket(fileno=int(sys.argv[-2]))
-    parent = os.pidfd_open(int(sys.argv[-1]))
+    control = socket.socket(fileno=int(sys.argv[-3]))
+    parent = os.pidfd_open(int(sys.argv[-2]))
     # Its child goes on: no process of ours waits for it, and none of its signals reach us.
     if os.fork() == 0:
-        Supervisor(control, parent).work()
+        Supervisor(control, parent, float(sys.argv[-1]) * 1000).work()
     os._exit(0)
