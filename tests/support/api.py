@@ -16,7 +16,6 @@ from rath.session.body import sum_costs as sum_costs
 from rath.session.calls.oneshot import MAX_QUEUED as MAX_QUEUED
 from rath.session.calls.requests import CONTEXT_OPENING as CONTEXT_OPENING
 from rath.session.calls.requests import HANDOVER as HANDOVER
-from rath.session.calls.requests import MANY_ROWS as MANY_ROWS
 from rath.session.calls.requests import Candidate as Candidate
 from rath.session.calls.requests import Context as Context
 from rath.session.calls.requests import OwnAnswers as OwnAnswers
@@ -28,6 +27,7 @@ from rath.session.calls.requests import last_user_index as last_user_index
 from rath.session.calls.requests import side_request as side_request
 from rath.session.calls.requests import turn_request as turn_request
 from rath.session.calls.results import EDITED as EDITED
+from rath.session.chunk import MANY_ROWS as MANY_ROWS
 from rath.session.content import MAX_RESULT_CHARS as MAX_RESULT_CHARS
 from rath.session.content import MAX_STREAM_CHARS as MAX_STREAM_CHARS
 from rath.session.content import ResultText as ResultText

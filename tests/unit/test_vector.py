@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
 
-from rath._core.vector import Vector
+from rath._core.vector import GrowingVector, Vector
 
 items = st.lists(st.integers(), max_size=60)
 
@@ -43,6 +46,21 @@ class VectorAgainstList(RuleBasedStateMachine):
         size = data.draw(st.integers(0, len(model)))
         return vector.prefix(size), model[:size]
 
+    @rule(target=versions, version=versions, more=items, data=st.data())
+    def grow(
+        self, version: tuple[Vector[int], list[int]], more: list[int], data: st.DataObject
+    ) -> tuple[Vector[int], list[int]]:
+        vector, model = version
+        growing = GrowingVector(vector)
+        n_early = data.draw(st.integers(0, len(more)))
+        for item in more[:n_early]:
+            growing.append(item)
+        early = growing.vector
+        for item in more[n_early:]:
+            growing.append(item)
+        assert list(growing.vector) == [*model, *more]
+        return early, [*model, *more[:n_early]]
+
     @rule(version=versions, start=st.integers(-3, 70))
     def reads_agree(self, version: tuple[Vector[int], list[int]], start: int) -> None:
         vector, model = version
@@ -68,6 +86,40 @@ def test_common_prefix_is_the_shared_history(
 ) -> None:
     root = Vector(shared)
     assert root.extend(left).common_prefix(root.extend(right)) == len(shared)
+
+
+@given(shared=items, left=items, right=items)
+def test_common_prefix_of_what_two_writers_added_is_their_start(
+    shared: list[int], left: list[int], right: list[int]
+) -> None:
+    root = Vector(shared)
+    writers = GrowingVector(root), GrowingVector(root)
+    for writer, added in zip(writers, (left, right), strict=True):
+        for item in added:
+            writer.append(item)
+    assert writers[0].vector.common_prefix(writers[1].vector) == len(shared)
+
+
+def test_what_a_writer_added_goes_with_it() -> None:
+    class Item:
+        pass
+
+    start, item = Vector[Item]([Item()]), Item()
+    growing = GrowingVector(start)
+    growing.append(item)
+    added = weakref.ref(item)
+    del growing, item
+    gc.collect()
+    assert added() is None
+    assert len(start) == 1
+
+
+def test_iteration_backwards_leaves_out_what_is_added_meanwhile() -> None:
+    growing = GrowingVector(Vector([1]))
+    growing.append(2)
+    backwards = reversed(growing.vector)
+    growing.append(3)
+    assert list(backwards) == [2, 1]
 
 
 @given(values=items)

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from itertools import chain
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -113,9 +113,9 @@ class Deferred(Generic[T]):
         self._traceback: TracebackType | None = None
         self._latest: T | None = None
         self._read = False
-        self._awaited: list[Deferred[Any]] = []
+        self._awaited: tuple[Deferred[Any], ...] = ()
         self._nested: Nested | None = None
-        self._at_end: tuple[list[Callable[[], None]], ...] | None = ([], [])
+        self._at_end: tuple[tuple[int, Callable[[], None]], ...] | None = ()
         self.dependents = 0
 
     @staticmethod
@@ -196,7 +196,7 @@ class Deferred(Generic[T]):
         with _waits:
             if self._running is None or self._at_end is None:
                 return False
-            self._at_end[when].append(call)
+            self._at_end = (*self._at_end, (when, call))
             return True
 
     def error(self) -> BaseException | None:
@@ -282,7 +282,7 @@ class Deferred(Generic[T]):
             self.inputs = ()
             with _waits:
                 calls, self._at_end = self._at_end, None
-            for call in chain(*(calls or ())):
+            for _, call in sorted(calls or (), key=itemgetter(0)):
                 self._call_at_end(call)
 
     def _call_at_end(self, call: Callable[[], None]) -> None:
@@ -329,15 +329,16 @@ class Deferred(Generic[T]):
 
     def waits_for(self, cell: Deferred[Any]) -> None:
         """Note a cell that code inside this run waits for; with the lock held."""
-        self._awaited.append(cell)
+        self._awaited = (*self._awaited, cell)
 
     def waits_no_more_for(self, cell: Deferred[Any]) -> None:
         """Forget such a cell; with the lock held."""
-        self._awaited.remove(cell)
+        index = self._awaited.index(cell)
+        self._awaited = (*self._awaited[:index], *self._awaited[index + 1 :])
 
     def waited_for(self) -> tuple[Deferred[Any], ...]:
         """Return the cells that the run cannot end without, as far as is known."""
-        return (*self.inputs, *self._awaited)
+        return self.inputs + self._awaited
 
     def _refuse_other_process(self) -> None:
         if self._running is not None and self._running.pid != os.getpid():

@@ -244,7 +244,7 @@ class Runtime:
 
     async def call_in_worker(self, fn: Callable[[], T]) -> T:
         """Run a blocking `fn` on a worker thread; cancelling the wait abandons it."""
-        return await asyncio.wrap_future(self.start_in_worker(fn))
+        return await await_future(self.start_in_worker(fn))
 
     def start_in_worker(self, fn: Callable[[], T]) -> Future[T]:
         """Start a blocking `fn` on a worker thread, with the caller's context variables."""
@@ -254,7 +254,7 @@ class Runtime:
         """Await `fn()` on the loop for user coroutines; cancelling the wait cancels it there."""
         running = self.start_on_user_loop(fn)
         try:
-            result: T = await asyncio.wrap_future(running.future)
+            result: T = await await_future(running.future)
         except asyncio.CancelledError:
             self.cancel_on_user_loop(running)
             raise
@@ -376,6 +376,34 @@ class Runtime:
         closing = [asyncio.ensure_future(item.aclose()) for item in list(self._open)]
         if closing:
             await asyncio.wait(closing, timeout=seconds * 0.3)
+
+
+async def await_future(future: Future[T]) -> T:
+    """Await a future of another thread; a cancelled wait cancels what has not begun.
+
+    As `asyncio.wrap_future`, in half as many steps: each hop to another thread ends here.
+    """
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def wake_soon(_: Future[T]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(wake_soon)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    try:
+        return future.result()
+    finally:
+        del future  # else an error would hold itself, through this frame
 
 
 def wait_interruptibly(future: Future[Any]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar, cast
@@ -40,14 +38,24 @@ def first_set(*candidates: Sourced[T | None]) -> Sourced[T] | None:
     return None
 
 
-@contextmanager
-def value_scope(variable: ContextVar[T], value: T) -> Generator[None]:
-    """Give a context variable a value in a block; afterwards it has the one from before."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
+class ValueScope(Generic[T]):
+    """Give a context variable a value in a block; afterwards it has the one from before.
+
+    A class and no generator: each round of a run enters several.
+    """
+
+    __slots__ = ("_token", "_value", "_variable")
+    _token: Token[T]
+
+    def __init__(self, variable: ContextVar[T], value: T) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._token = self._variable.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        self._variable.reset(self._token)
 
 
 def origin_of(kind: object) -> str:

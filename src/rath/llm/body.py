@@ -92,6 +92,9 @@ _BY_NAME = frozenset(
 _LITERALS = frozenset({"const", "default", "enum", "examples"})
 """Keywords that hold values, and no schemas."""
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+"""Asked for before anything is asked of an abstract class: most values are of these types."""
+
 ContentParts = Callable[[str | None, Sequence[Image]], list[dict[str, Any]]]
 """Writes a text and images as the list of content parts of a message."""
 
@@ -256,6 +259,8 @@ def encode_sampling(request: RathLLMChatRequest, *, model: str | None) -> dict[s
 
 
 def _without_additional_properties(schema: Any) -> Any:
+    if type(schema) in _SCALARS:
+        return schema
     if isinstance(schema, Mapping):
         return {
             key: _open_keyword(key, value)

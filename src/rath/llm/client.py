@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from rath import errors
 from rath._async.runtime import runtime
@@ -286,8 +286,13 @@ def open_draft(
     Raises:
         ValueError: The request names no model and the client has none either.
     """
-    if isinstance(client, DraftingClient) and not _answers_by_itself(client):
-        return client.open_draft(request, streaming=streaming, provider_origin=provider_origin)
+    # Quicker than `isinstance`, which looks at all of a protocol.
+    if callable(getattr(client, "open_draft", None)):
+        drafting = cast("DraftingClient", client)
+        if not _answers_by_itself(drafting):
+            return drafting.open_draft(
+                request, streaming=streaming, provider_origin=provider_origin
+            )
     return CustomDraft(
         client, request, streaming=streaming, provider_origin=provider_origin, provider=provider
     )

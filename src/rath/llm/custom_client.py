@@ -7,14 +7,14 @@ import inspect
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any, cast
 
 from rath._async.bridge import is_async
 from rath._async.limiter import Gate
-from rath._async.runtime import runtime
+from rath._async.runtime import await_future, runtime
 from rath._async.workers import UserExit
 from rath.config.redaction import HIDDEN, Redactor
 from rath.errors import ProviderError, ProviderProtocolError, RathError
@@ -34,6 +34,8 @@ from rath.llm.stream import ServedInfo, StreamRedactor
 RENDERER = "canonical-json/1"
 _MAX_WAITING = 256
 """Deltas that a plain iterator may be ahead of those who read them; a guess."""
+
+_REQUEST_FIELDS = tuple(item.name for item in fields(RathLLMChatRequest))
 
 _Take = Callable[[RathLLMStreamDelta], Awaitable[None]]
 
@@ -82,7 +84,7 @@ class CustomDraft(BodyDraft):
         )
         super().__init__(body.RequestBody(writer), facts, streaming=streaming)
         self._client = client
-        self._request = request
+        self._fields = {name: getattr(request, name) for name in _REQUEST_FIELDS}
         self._messages: list[RathLLMMessage] = []
         self._caps = caps_of(provider or own)
         self._redactor = Redactor((own.api_key or "",))
@@ -95,7 +97,8 @@ class CustomDraft(BodyDraft):
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         call = self._record_call(streaming=on_delta is not None)
         messages = body.images_apart(self._messages) if self._body.n_images else self._messages
-        request = replace(self._request, messages=tuple(messages))
+        members: dict[str, Any] = {**self._fields, "messages": tuple(messages)}
+        request = RathLLMChatRequest(**members)
         gate = await pass_gate(call, self._caps, whose="custom")
         work = _Work()
         try:
@@ -104,7 +107,8 @@ class CustomDraft(BodyDraft):
                 refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.adapter)
             with inside_custom_client():
                 if on_delta is None:
-                    response = await self._complete(request, work)
+                    answer = await work.call_either(partial(self._client.complete, request))
+                    response = self._checked(answer)
                 else:
                     take = giving_way(gate, on_delta)
                     response = await self._stream(request, call, take, work)
@@ -122,15 +126,18 @@ class CustomDraft(BodyDraft):
         call.served = ServedInfo.of(response)
         return call.finish(response)
 
-    async def _complete(self, request: RathLLMChatRequest, work: _Work) -> RathLLMChatResponse:
-        # Nobody has checked what a client of others returns.
-        response = await work.call_either(partial(self._client.complete, request))
-        if not isinstance(response, RathLLMChatResponse) or not response.choices:
+    def _checked(self, answer: object) -> RathLLMChatResponse:
+        """Return an answer without the key; nobody has checked what a client of others returns.
+
+        Raises:
+            ProviderProtocolError: It is none.
+        """
+        if not isinstance(answer, RathLLMChatResponse) or not answer.choices:
             raise ProviderProtocolError(
-                f"{_name(self._client)}.complete returned {type(response).__name__}; expected a "
+                f"{_name(self._client)}.complete returned {type(answer).__name__}; expected a "
                 "RathLLMChatResponse with at least one choice"
             )
-        return self._redactor.value(response)
+        return self._redactor.value(answer)
 
     async def _stream(
         self, request: RathLLMChatRequest, call: CallRecorder, on_delta: OnDelta, work: _Work
@@ -181,10 +188,13 @@ class _Work:
     def __init__(self) -> None:
         self._step: Future[Any] | None = None
 
-    async def call_either(self, fn: Callable[[], object]) -> object:
+    def call_either(self, fn: Callable[[], object]) -> Awaitable[object]:
         """Return what `fn` gives, whether it is `def` or `async def`."""
         if is_async(fn):
-            return await self.on_user_loop(cast("Callable[[], Awaitable[object]]", fn))
+            return self.on_user_loop(cast("Callable[[], Awaitable[object]]", fn))
+        return self._in_worker_first(fn)
+
+    async def _in_worker_first(self, fn: Callable[[], object]) -> object:
         result = await self.in_worker(fn)
         if inspect.isawaitable(result):
             return await self.on_user_loop(lambda: cast("Awaitable[object]", result))
@@ -200,7 +210,7 @@ class _Work:
         running = runtime().start_on_user_loop(fn)
         self._step = running.future
         try:
-            return cast("object", await asyncio.wrap_future(running.future))
+            return cast("object", await await_future(running.future))
         except asyncio.CancelledError:
             runtime().cancel_on_user_loop(running)
             raise

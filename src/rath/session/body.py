@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Protocol, TypeVar, get_args
 from uuid import UUID
 
 from msgspec import structs
@@ -264,7 +264,6 @@ UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 CallKey = tuple[int, int]
 """Index of the row in which a model asked, and which of its calls."""
 
-T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
@@ -273,22 +272,6 @@ class Growing(Protocol[T_contra]):
 
     def append(self, item: T_contra, /) -> None: ...
     def __len__(self) -> int: ...
-
-
-class GrowingVector(Generic[T]):
-    """A persistent vector that grows in place; `vector` is a snapshot in O(1)."""
-
-    __slots__ = ("vector",)
-
-    def __init__(self, vector: Vector[T]) -> None:
-        self.vector = vector
-
-    def append(self, item: T) -> None:
-        """Add an item at the end; O(1)."""
-        self.vector = self.vector.append(item)
-
-    def __len__(self) -> int:
-        return len(self.vector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

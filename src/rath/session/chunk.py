@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never, cast, overload
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from rath.session.content import (
     decode_content,
     encode_call,
     encode_content,
+    is_plain,
     row_digest,
 )
 
@@ -200,7 +202,11 @@ class ChunkRow(_RowCache):
     def with_id(self, row_id: RowId) -> ChunkRow:
         """Return the same row under the name `row_id`."""
         named = ChunkRow(self.kind, self.payload, row_id)
-        return named.with_images(self.images) if "images" in self._json else named
+        # What was worked out for one name holds for every other.
+        for name in _RowCache.__slots__:
+            if hasattr(self, name):
+                object.__setattr__(named, name, getattr(self, name))
+        return named
 
     def with_images(self, images: tuple[Image, ...]) -> ChunkRow:
         """Return the same row with the bytes of its images, which a payload has no place for."""
@@ -240,16 +246,44 @@ def parsed_row(kind: str, payload: dict[str, Any], row_id: RowId | None) -> Chun
     return row
 
 
+MANY_ROWS = 200
+"""Above this a worker thread is used, at about 10 us a row the trip is short then, and what was
+worked out over the rows is kept for the next run; a guess."""
+
+
+class TableCache:
+    """Work over the rows of a table that those which go on from it need not do again.
+
+    Each part stands beside the rows that it was done for: a table takes what was done for its own
+    front, found by identity, and for nothing else.
+    """
+
+    __slots__ = ("digest", "requests")
+
+    def __init__(self) -> None:
+        self.digest: tuple[Vector[ChunkRow], Any] | None = None
+        """A running sha256 over the digests of rows; copied before it is used."""
+
+        self.requests: tuple[Vector[ChunkRow], Any] | None = None
+        """What holds these rows as a model reads them; one run takes it and goes on with it."""
+
+
 class ChunkTable:
     """The rows of a session: immutable, and sharing their front with what they came from.
 
     Appending is O(1), indexing O(log n), and forks of a table cost nothing.
     """
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_rows", "cache")
 
-    def __init__(self, rows: Iterable[ChunkRow] | Vector[ChunkRow] = ()) -> None:
+    cache: TableCache
+    """Shared by the tables that were made of one another."""
+
+    def __init__(
+        self, rows: Iterable[ChunkRow] | Vector[ChunkRow] = (), *, cache: TableCache | None = None
+    ) -> None:
         self._rows: Vector[ChunkRow] = rows if isinstance(rows, Vector) else Vector(rows)
+        self.cache = TableCache() if cache is None else cache
 
     @property
     def rows(self) -> tuple[ChunkRow, ...]:
@@ -263,15 +297,33 @@ class ChunkTable:
 
     def extend(self, *additional: ChunkRow) -> ChunkTable:
         """Return a table with rows added at the end."""
-        return ChunkTable(self._rows.extend(additional))
+        return ChunkTable(self._rows.extend(additional), cache=self.cache)
 
     def born_in(self, session: UUID, rows: Iterable[ChunkRow]) -> ChunkTable:
         """Return a table with rows added; those without a name are named after `session`."""
-        vector = self._rows
-        for row in rows:
-            named = row if row.id is not None else row.with_id(RowId(session, len(vector)))
-            vector = vector.append(named)
-        return ChunkTable(vector)
+        return self.extend(
+            *(
+                row if row.id is not None else row.with_id(RowId(session, index))
+                for index, row in enumerate(rows, start=len(self))
+            )
+        )
+
+    def named(self, session: UUID) -> ChunkTable:
+        """Return a table of which each row has a name; it shares those before the first without."""
+        rows = self.rows
+        n_named = next((at for at, row in enumerate(rows) if row.id is None), len(rows))
+        return self.prefix(n_named).born_in(session, rows[n_named:])
+
+    def digest(self) -> str:
+        """Return the `rows_digest` of the table; O(rows since it was asked of one in its front)."""
+        known, start, running = self.cache.digest, 0, sha256()
+        if known is not None and self._rows.common_prefix(known[0]) == len(known[0]):
+            start, running = len(known[0]), known[1].copy()
+        for row in self.since(start):
+            running.update(row.digest)
+        if len(self) > MANY_ROWS:
+            self.cache.digest = self._rows, running
+        return running.hexdigest()
 
     def since(self, start: int) -> tuple[ChunkRow, ...]:
         """Return the rows from index `start` on; O(number returned)."""
@@ -279,17 +331,15 @@ class ChunkTable:
 
     def prefix(self, size: int) -> ChunkTable:
         """Return a table of the first `size` rows, which it shares; O(log n)."""
-        return ChunkTable(self._rows.prefix(size))
+        return ChunkTable(self._rows.prefix(size), cache=self.cache)
 
     def common_prefix(self, other: ChunkTable) -> int:
         """Return how many leading rows are the same rows in both tables, found by row id."""
-        shared, size = self._rows.common_prefix(other.vector), min(len(self), len(other))
-        if shared == size:
-            return shared
+        shared, limit = self._rows.common_prefix(other.vector), min(len(self), len(other))
         # Tables that were loaded from files share no memory; their rows still have names.
-        tables = self.prefix(size), other.prefix(size)
-        for mine, theirs in zip(*(each.since(shared) for each in tables), strict=True):
-            if mine.id is None or mine.id != theirs.id:
+        while shared < limit:
+            name = self._rows[shared].id
+            if name is None or name != other.vector[shared].id:
                 break
             shared += 1
         return shared
@@ -326,6 +376,11 @@ class ChunkTable:
 def make_row(kind: ChunkKind, content: Content) -> ChunkRow:
     """Return a row whose text is valid Unicode; what had to be replaced is noted in the row."""
     payload = encode_content(content)
+    if is_plain(content):
+        row = ChunkRow(kind, payload)
+        # The payload would be decoded to the same.
+        object.__setattr__(row, "_content", content)
+        return row
     clean = {key: _valid(value) for key, value in payload.items()}
     if clean != payload:
         clean["unicode_replaced"] = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
@@ -18,7 +17,6 @@ from rath.session.body import Body, suspension
 from rath.session.calls.oneshot import OneShot, OnEventCb, noting
 from rath.session.calls.requests import offload
 from rath.session.chunk import RowId, user_text_chunk
-from rath.session.content import rows_digest
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import note_content, stamped
@@ -247,7 +245,7 @@ class _CompressRun:
 
     async def _summarise(self, agent: Body) -> None:
         table, shot, log = self._user.table, self._plan.shot, self._log
-        digest = await offload(len(table), partial(rows_digest, table))
+        digest = await offload(len(table), table.digest)
         if self._before is None:
             log.note(self._operation(agent, digest))
         if self._before is None and self._plan.served is None:

@@ -299,6 +299,31 @@ def encode_content(content: Content) -> dict[str, Any]:
             assert_never(content)
 
 
+def is_plain(content: Content) -> bool:
+    """Tell whether all texts of `content` are texts, and valid Unicode: so is its payload then."""
+    texts: list[str]
+    match content:
+        case SystemText(text) | UserText(text):
+            texts = [text]
+        case AssistantTurn(text, calls):
+            texts = [] if text is None else [text]
+            for call in calls:
+                texts += call.id, call.name, call.arguments, call.type
+                if call.type != "function":
+                    return False
+        case ToolFeedback(call_id, name, body):
+            texts = [call_id, name, body]
+        case Opaque():
+            return False
+        case _:
+            assert_never(content)
+    try:
+        "".join(texts).encode()
+    except (TypeError, UnicodeEncodeError):
+        return False
+    return True
+
+
 def encode_call(call: ToolCall) -> dict[str, Any]:
     """Return a tool call in the form that every OpenAI-compatible endpoint reads."""
     return {

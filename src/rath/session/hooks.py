@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from rath._async.deferred import nesting
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath._core.lazy_imports import lazy_function
-from rath._core.options import origin_of, value_scope
+from rath._core.options import ValueScope, origin_of
 from rath.llm.image import Image
 from rath.session.body import Body
 from rath.session.content import ToolCall
@@ -142,11 +141,9 @@ class PassedOn:
 _passed_on: ContextVar[tuple[PassedOn, ...]] = ContextVar("rath_passed_on", default=())
 
 
-@contextmanager
-def passing_on(changes: Sequence[PassedOn]) -> Generator[None]:
+def passing_on(changes: Sequence[PassedOn]) -> ValueScope[tuple[PassedOn, ...]]:
     """Let runs that begin inside know what hooks have passed on."""
-    with value_scope(_passed_on, (*_passed_on.get(), *changes)):
-        yield
+    return ValueScope(_passed_on, (*_passed_on.get(), *changes))
 
 
 def passed_on_to(session: UUID) -> tuple[PassedOn, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import rath
@@ -55,7 +55,7 @@ from rath.session.tooling import (
     Tool,
     check_approval,
     offer,
-    tool_schemas,
+    offered_schemas,
     tool_table,
 )
 
@@ -284,7 +284,7 @@ def run_session_loop(
     check_budget("run_session_loop", candidates)
     table = tool_table(tools, system_tools=system_tools)
     offers = {name: offer(tool) for name, tool in table.items()}
-    schemas = (() if executor is None else _schemas_of(executor)) or tool_schemas(table)
+    schemas = (() if executor is None else _schemas_of(executor)) or offered_schemas(offers)
     tool_names = {*table, *(schema.name for schema in schemas)}
     place, served = begin_operation("loop", user_session, agent_session, candidates)
     before: EarlierRun | None = None
@@ -359,8 +359,8 @@ def _let_go(recall: Recall | None) -> None:
 def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None) -> Session:
     """Submit a run, unless one has gone on with its origin meanwhile; return its session."""
 
-    async def execute(cell: Deferred[Body]) -> Body:
-        return await LoopRun(plan, cell).execute()
+    def execute(cell: Deferred[Body]) -> Coroutine[Any, Any, Body]:
+        return LoopRun(plan, cell).execute()
 
     def on_cancel(latest: Body | None) -> Body:
         if latest is None:

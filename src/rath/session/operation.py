@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextvars
 import itertools
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4, uuid5
 
-from rath._core.options import value_scope
+from rath._core.options import ValueScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class _OperationScope:
     path: str
-    run: UUID
+    run: UUID | str
+    """The outermost call; that inside a run by its name there, from which its id follows."""
+
     root: UUID | None
     trace: UUID
     counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
@@ -81,7 +83,7 @@ def operation_scope(
         inner = _OperationScope(segment, call, root, call)
     else:
         inner = replace(outer, path=f"{outer.path}.{segment}")
-    with value_scope(_scope, inner):
+    with ValueScope(_scope, inner):
         yield inner.path
 
 
@@ -90,8 +92,7 @@ def call_id(session: UUID, row: int, index: int) -> UUID:
     return uuid5(session, f"call {row}.{index}")
 
 
-@contextmanager
-def call_scope(session: UUID, row: int, index: int) -> Generator[None]:
+def call_scope(session: UUID, row: int, index: int) -> AbstractContextManager[None]:
     """Enter a tool call: what is made inside has its place there, whatever runs beside it.
 
     Args:
@@ -99,29 +100,25 @@ def call_scope(session: UUID, row: int, index: int) -> Generator[None]:
         row: Index of the row in which the model asked for it.
         index: Which of the calls of that row it is.
     """
-    with _inside_run(session, f"call {row}.{index}", call_id(session, row, index)):
-        yield
+    name = f"call {row}.{index}"
+    return _inside_run(session, name, name)
 
 
-@contextmanager
-def hook_scope(session: UUID, asked: str) -> Generator[None]:
+def hook_scope(session: UUID, asked: str) -> AbstractContextManager[None]:
     """Enter the hooks of a run: what they make has its place there, apart from the calls' own.
 
     Args:
         session: The session whose run asks them.
         asked: What they are asked about; once in a run.
     """
-    with _inside_run(session, asked, uuid5(session, f"hook {asked}")):
-        yield
+    return _inside_run(session, asked, f"hook {asked}")
 
 
-@contextmanager
-def _inside_run(session: UUID, segment: str, run: UUID) -> Generator[None]:
+def _inside_run(session: UUID, segment: str, run: str) -> AbstractContextManager[None]:
     outer = _scope.get()
     path = segment if outer is None else f"{outer.path}.{segment}"
     trace = session if outer is None else outer.trace
-    with value_scope(_scope, _OperationScope(path, run, session, trace)):
-        yield
+    return ValueScope(_scope, _OperationScope(path, run, session, trace))
 
 
 def next_place() -> Place:
@@ -130,4 +127,8 @@ def next_place() -> Place:
     if scope is None:
         return Place("", 0)
     ordinal = next(scope.counters.setdefault(scope.path, itertools.count()))
-    return Place(scope.path, ordinal, scope.run, scope.root, scope.trace)
+    run = scope.run
+    if isinstance(run, str):
+        assert scope.root is not None, "a call inside a run knows its session"
+        run = uuid5(scope.root, run)
+    return Place(scope.path, ordinal, run, scope.root, scope.trace)

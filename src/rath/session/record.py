@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -14,7 +13,7 @@ from uuid import UUID, uuid4
 from msgspec import Meta, Struct, field, structs
 
 from rath._core.blobs import Blob
-from rath._core.options import value_scope
+from rath._core.options import ValueScope
 from rath._core.vector import Vector
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
@@ -384,11 +383,9 @@ def is_inside_run() -> bool:
     return _above.get() is not None
 
 
-@contextmanager
-def report_to(sink: Sink) -> Generator[None]:
+def report_to(sink: Sink) -> ValueScope[Sink | None]:
     """Let `sink` have the entries of every run that is submitted inside."""
-    with value_scope(_above, sink):
-        yield
+    return ValueScope(_above, sink)
 
 
 def _drop(_: Entry, __: InnerLog | None) -> None:

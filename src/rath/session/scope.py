@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rath._async.deferred import runs_above
-from rath._core.options import value_scope
+from rath._core.options import ValueScope
 from rath.session.body import Body
 from rath.session.operation import next_place
 
@@ -208,22 +208,22 @@ def current_source() -> ResumeSource | None:
 
 def replaying_in(context: ReplayContext) -> AbstractContextManager[None]:
     """Have the operations that are made inside served by `context`."""
-    return value_scope(_scope, _scope.get()._replace(context=context))
+    return ValueScope(_scope, _scope.get()._replace(context=context))
 
 
 def resuming_from(source: ResumeSource) -> AbstractContextManager[None]:
     """Let what is made inside be looked for in `source` first."""
-    return value_scope(_scope, _scope.get()._replace(source=source))
+    return ValueScope(_scope, _scope.get()._replace(source=source))
 
 
 def gathering(take: Callable[[Any], None]) -> AbstractContextManager[None]:
     """Let `take` have every session that an operation makes or serves inside."""
-    return value_scope(_scope, _scope.get()._replace(take=take))
+    return ValueScope(_scope, _scope.get()._replace(take=take))
 
 
 def recording_scope(store: SessionStore) -> AbstractContextManager[None]:
     """Have runs and derivations that are made inside recorded in `store`."""
-    return value_scope(_scope, _scope.get()._replace(store=store))
+    return ValueScope(_scope, _scope.get()._replace(store=store))
 
 
 def recording_store() -> SessionStore | None:

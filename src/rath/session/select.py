@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import cast
 from uuid import UUID, uuid4
 
@@ -18,7 +17,6 @@ from rath.llm.provider import Provider, ProviderOrigin
 from rath.session.body import Body, suspension
 from rath.session.calls.oneshot import OneShot, noting
 from rath.session.calls.requests import offload
-from rath.session.content import rows_digest
 from rath.session.loop import call_site, check_executor, provider_for
 from rath.session.operation import Place
 from rath.session.provider_builtin import SessionLoopExecutor, candidates_for
@@ -129,7 +127,7 @@ def select_session(
         if await budget.begin(user, lambda: user_session) is not None:
             return None
         with noting(f"in a selection for session {user_session.id}, started at {site}"):
-            digest = await offload(len(user.table), partial(rows_digest, user.table))
+            digest = await offload(len(user.table), user.table.digest)
             note(_operation(shot.operation, user_session.id, place, (digest, agent)))
             choice = await shot.ask(user, agent, note)
             stopped = await budget.after_call(lambda: user_session)

@@ -152,7 +152,7 @@ class Session(Branching, Checking, Deciding, TypedReading):
         prior_usage = (
             () if cumulative_usage is None else (GivenUsage(session_id, cumulative_usage),)
         )
-        table = ChunkTable().born_in(session_id, chunk_table)
+        table = chunk_table.named(session_id)
         self._set(
             session_id,
             Deferred.of(Body(table, given=prior_usage)),

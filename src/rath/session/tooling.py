@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextvars
 import json
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NoReturn, Protocol, cast, runtime_checkable
 from uuid import UUID
 
 from rath._async.bridge import is_async
-from rath._core.options import origin_of, value_scope
+from rath._core.options import ValueScope, origin_of
 from rath._core.registry import Registry
 from rath._core.text import valid_unicode
 from rath.backend.tool_types import BackendTool
@@ -122,14 +121,17 @@ def tool_table(
 
 def tool_schemas(table: Mapping[str, Tool]) -> tuple[RathLLMFunctionTool, ...]:
     """Return the schemas of the tools for the model, sorted by name."""
-    return tuple(
-        RathLLMFunctionTool(
-            name=table[name].name,
-            parameters=dict(table[name].parameters),
-            description=table[name].description,
-        )
-        for name in sorted(table)
-    )
+    return tuple(_function(table[name], dict(table[name].parameters)) for name in sorted(table))
+
+
+def offered_schemas(offers: Mapping[str, ToolOffer]) -> tuple[RathLLMFunctionTool, ...]:
+    """Return the same of tools that were asked for their schemas already."""
+    listed = [offers[name] for name in sorted(offers)]
+    return tuple(_function(each.tool, dict(each.schema)) for each in listed)
+
+
+def _function(tool: Tool, parameters: dict[str, Any]) -> RathLLMFunctionTool:
+    return RathLLMFunctionTool(tool.name, parameters, tool.description)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,9 @@ class ToolOffer:
     is_plain: bool
     """Whether a call is one plain function call, which blocks a worker thread."""
 
+    is_built_in: bool
+    """Whether it is one of the seven, which never block where their calls are checked."""
+
     approval: ApprovalRule = "never"
     """Whether somebody must allow a call of it first."""
 
@@ -163,24 +168,35 @@ def offer(tool: Tool) -> ToolOffer:
     Raises:
         TypeError: Its schema, its timeout or its approval cannot be what they are.
     """
+    origin = str(getattr(tool, "origin", "")) or origin_of(type(tool))
+    on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
+    # Whatever a tool says of itself: where its class stands decides.
+    is_ours = type(tool).__module__.partition(".")[0] == "rath"
+    is_built_in = on_sandbox and origin == "built-in" and is_ours
     schema = dict(tool.parameters)
     timeout: object = getattr(tool, "timeout", None)
     limit = DEFAULT_TOOL_TIMEOUT if timeout is None else timeout
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise TypeError(f"the timeout of tool {tool.name!r} must be seconds, not {limit!r}")
-    on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
     return ToolOffer(
         tool=tool,
         schema=schema,
-        schema_digest=json_digest(schema),
+        schema_digest=_built_in_digest(tool.name) if is_built_in else json_digest(schema),
         parallel_safe=bool(getattr(tool, "parallel_safe", False)),
         limit=float(limit),
-        origin=str(getattr(tool, "origin", "")) or origin_of(type(tool)),
+        origin=origin,
         effects=getattr(tool, "effects", "non_idempotent"),
         operator=cast("SandboxOperator", tool) if on_sandbox else None,
         is_plain=not on_sandbox and not is_async(in_a_loop(tool)),
+        is_built_in=is_built_in,
         approval=check_approval(getattr(tool, "approval", "never"), f"tool {tool.name!r}"),
     )
+
+
+@cache
+def _built_in_digest(name: str) -> str:
+    """Return the digest of the schema of a built-in tool, which never changes."""
+    return json_digest(dict(builtin_tools()[name].parameters))
 
 
 def in_a_loop(tool: Tool) -> Callable[[Any, Mapping[str, Any]], Any]:
@@ -265,6 +281,15 @@ class ChecksArguments(Protocol):
         ...
 
 
+def _checks_itself(tool: object) -> bool:
+    # Quicker than `isinstance`, which looks at all of a protocol.
+    return hasattr(tool, "check_arguments")
+
+
+MAX_QUICK_CHARS = 10_000
+"""Longest arguments that are checked on the runtime thread, in characters: 0.1 ms; a guess."""
+
+
 class ArgumentChecker:
     """Checks arguments against schemas; each schema is compiled once."""
 
@@ -291,10 +316,19 @@ class ArgumentChecker:
         Raises:
             BadArguments: They do not fit.
         """
-        if isinstance(tool, ChecksArguments):
-            tool.check_arguments(arguments)
+        if _checks_itself(tool):
+            cast("ChecksArguments", tool).check_arguments(arguments)
         else:
             self.check(name, schema, arguments)
+
+    def needs_library(self, tool: object, schema: Mapping[str, Any], text: str) -> bool:
+        """Tell whether a call cannot be checked before the schema library is imported; quick."""
+        if is_library_loaded() or _checks_itself(tool):
+            return False
+        if len(text) > MAX_QUICK_CHARS:
+            return True
+        arguments, is_error = parse_tool_arguments(text)
+        return not is_error and not is_surely_valid(schema, arguments or {})
 
     def check(self, tool: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         """Check parsed arguments.
@@ -302,6 +336,8 @@ class ArgumentChecker:
         Raises:
             BadArguments: They do not fit; the text names the place and what was expected.
         """
+        if is_surely_valid(schema, arguments):
+            return
         validator = self._validators.get(tool)
         if validator is None:
             validator = self._validators[tool] = load_library()(schema)
@@ -332,6 +368,121 @@ def _misfits(validator: Any, value: object) -> str:
     """Return where a value does not fit, and what was expected; "" where it does."""
     errors = sorted(validator.iter_errors(value), key=lambda error: error.json_path)
     return "; ".join(f"{error.json_path}: {error.message}" for error in errors[:5])
+
+
+_kind_of: Callable[[object], type[object]] = type
+"""By its exact class: to Python True is an int, and a subclass may be anything."""
+
+
+def is_surely_valid(schema: Any, value: object) -> bool:
+    """Tell whether a value fits a JSON Schema of the plain kind that most tools have.
+
+    False says nothing: the schema may have keywords that only the library knows, or be broken.
+    Both are taken as JSON has them, dicts and lists; no code of anybody else runs.
+    """
+    kind = _kind_of(schema)
+    if kind is not dict:
+        return schema is True
+    for keyword in schema:
+        check = _PLAIN_KEYWORDS.get(keyword)
+        if check is None:
+            if keyword not in _ANNOTATIONS:
+                return False
+        elif not check(schema, value):
+            return False
+    return True
+
+
+_TYPES: Mapping[object, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+_ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "format", "readOnly", "writeOnly"}
+)
+"""Keywords that the library does not look at either."""
+
+
+def _has_type(schema: dict[str, Any], value: object) -> bool:
+    wanted = schema["type"]
+    kind = _kind_of(wanted)
+    for name in wanted if kind is list else (wanted,):
+        if isinstance(name, str) and type(value) in _TYPES.get(name, ()):
+            return True
+    return False
+
+
+def _has_properties(schema: dict[str, Any], value: Any) -> bool:
+    properties = schema["properties"]
+    kinds = _kind_of(properties), _kind_of(value)
+    if kinds != (dict, dict):
+        return kinds[0] is dict
+    for name in properties:
+        if name in value and not is_surely_valid(properties[name], value[name]):
+            return False
+    return True
+
+
+def _has_no_others(schema: dict[str, Any], value: Any) -> bool:
+    properties, rest = schema.get("properties", {}), schema["additionalProperties"]
+    kinds = _kind_of(properties), _kind_of(value)
+    if kinds != (dict, dict):
+        return kinds[0] is dict
+    for name in value:
+        if name not in properties and not is_surely_valid(rest, value[name]):
+            return False
+    return True
+
+
+def _has_required(schema: dict[str, Any], value: Any) -> bool:
+    required = schema["required"]
+    kinds = _kind_of(required), _kind_of(value)
+    if kinds != (list, dict):
+        return kinds[0] is list
+    return all(isinstance(name, str) and name in value for name in required)
+
+
+def _has_items(schema: dict[str, Any], value: Any) -> bool:
+    items = schema["items"]
+    kind = _kind_of(value)
+    return kind is not list or all(is_surely_valid(items, item) for item in value)
+
+
+def _is_listed(schema: dict[str, Any], value: object) -> bool:
+    # Of numbers the library knows better which ones are equal.
+    choices = schema["enum"]
+    kind = _kind_of(choices)
+    return isinstance(value, str) and kind is list and value in choices
+
+
+def _is_at_least(schema: dict[str, Any], value: Any) -> bool:
+    minimum = schema["minimum"]
+    numbers = _TYPES["number"]
+    return type(minimum) in numbers and (type(value) not in numbers or value >= minimum)
+
+
+def _fits_any(schema: dict[str, Any], value: object) -> bool:
+    choices = schema["anyOf"]
+    kind = _kind_of(choices)
+    return kind is list and any(is_surely_valid(each, value) for each in choices)
+
+
+_PLAIN_KEYWORDS: Mapping[str, Callable[[dict[str, Any], Any], bool]] = {
+    "type": _has_type,
+    "properties": _has_properties,
+    "additionalProperties": _has_no_others,
+    "required": _has_required,
+    "items": _has_items,
+    "enum": _is_listed,
+    "anyOf": _fits_any,
+    "minimum": _is_at_least,
+}
 
 
 @cache
@@ -444,11 +595,9 @@ _current: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar(
 )
 
 
-@contextmanager
-def in_call(call: CurrentCall | None) -> Generator[None]:
+def in_call(call: CurrentCall | None) -> ValueScope[CurrentCall | None]:
     """Say that what runs inside is `call`; None for what belongs to no call of its own."""
-    with value_scope(_current, call):
-        yield
+    return ValueScope(_current, call)
 
 
 def call_here() -> CurrentCall | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Literal, TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never, cast
 from uuid import UUID
 
 from msgspec import structs
@@ -25,7 +25,7 @@ from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.body import Body
 from rath.session.chat_request_build import provider_into_chat_request
-from rath.session.chunk import ChunkRow, ChunkTable, RowId
+from rath.session.chunk import MANY_ROWS, ChunkRow, ChunkTable, RowId
 from rath.session.content import (
     AssistantTurn,
     Opaque,
@@ -121,6 +121,8 @@ class Renderer:
 
     def close(self) -> list[RathLLMMessage]:
         """Return results for the calls that have none."""
+        if not self._open:
+            return []
         closing = [message for waiting in self._open.values() for message in waiting]
         self._open.clear()
         if closing:
@@ -214,9 +216,6 @@ def _sendable(arguments: str) -> str:
 
 
 T = TypeVar("T")
-
-MANY_ROWS = 200
-"""Above this a worker thread is used: at about 10 us a row the trip is short then; a guess."""
 
 BYTES_PER_ROW = 500
 """Bytes of an image that take as long to encode as a row: 20 ns each, measured. A character of
@@ -412,6 +411,10 @@ class OwnAnswers:
         at, text = (None, None) if context is None else (context.at, context.message.content)
         self._before = (head_digest, self._facts.tools_digest, at, text)
 
+    def has_learned(self, record: Record) -> bool:
+        """Tell whether all that was learned so far stands at the beginning of `record`."""
+        return record.common_prefix(self._record) == len(self._record)
+
     def learn(self, record: Record) -> None:
         """Take in what came to the record since; O(new entries)."""
         for entry in record.since(record.common_prefix(self._record)):
@@ -482,9 +485,11 @@ class RequestBuilder:
     """
 
     def __init__(self, candidate: Candidate, frame: RequestFrame, body: Body) -> None:
+        self._candidate, self._frame = candidate, frame
+        self._request = frame.request(candidate)
         self.draft = open_draft(
             candidate.client,
-            frame.request(candidate),
+            self._request,
             streaming=frame.streaming,
             provider_origin=candidate.origin,
             provider=candidate.provider,
@@ -506,6 +511,22 @@ class RequestBuilder:
         rendered = self._renderer.render(rows, start=self.n_rows)
         self.draft.append([*rendered, *self._renderer.hand_over()])
         self.n_rows += len(rows)
+
+    def fits(self, candidate: Candidate, frame: RequestFrame, record: Record) -> bool:
+        """Tell whether one that is made anew, of rows that go on from these, would hold the same.
+
+        Recalled notes and closing questions belong to one run alone.
+        """
+        mine, own = self._candidate, self._frame
+        frames = (own, frame)
+        return (
+            all(each.context is None and each.question is None for each in frames)
+            and mine.client is candidate.client
+            and (mine.provider, mine.origin) == (candidate.provider, candidate.origin)
+            and (own.streaming, tuple(own.head)) == (frame.streaming, tuple(frame.head))
+            and self._request == frame.request(candidate)
+            and self._own.has_learned(record)
+        )
 
     def _rows_and_more(self, frame: RequestFrame, rows: Sequence[ChunkRow]) -> list[RathLLMMessage]:
         renderer, context = self._renderer, frame.context
@@ -597,7 +618,7 @@ class Conversation:
 
     async def _up_to_date(self, index: int, body: Body) -> RequestBuilder:
         """Return a rendition that holds all rows; without stalling the runtime if they are many."""
-        rendition = self._renditions[index]
+        rendition = self._renditions[index] or self._take(index, body)
         if rendition is None:
             make = partial(RequestBuilder, self._candidates[index], self._frame, body)
             n_rows = encode_cost(self._frame.head) + encode_cost(body.table)
@@ -607,6 +628,26 @@ class Conversation:
             new = body.table.since(rendition.n_rows)
             await offload(encode_cost(new), partial(rendition.follow, body))
         return rendition
+
+    def leave(self, table: ChunkTable) -> None:
+        """Leave the requests of a run that has ended to the one that goes on with its rows."""
+        rendition = self._renditions[self._last]
+        if rendition is not None and rendition.n_rows > MANY_ROWS:
+            table.cache.requests = table.vector, rendition
+
+    def _take(self, index: int, body: Body) -> RequestBuilder | None:
+        """Return the requests that a run before has left, if this one goes on from them."""
+        left = body.table.cache.requests
+        if left is None:
+            return None
+        rows, rendition = left
+        # What is said before a question stands in no request where no answer follows.
+        is_before = body.table.vector.common_prefix(rows) > rendition.n_rows
+        if not is_before or not rendition.fits(self._candidates[index], self._frame, body.record):
+            return None
+        body.table.cache.requests = None  # it grows with the run that has it
+        self._renditions[index] = rendition
+        return cast("RequestBuilder", rendition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from rath._async.deferred import Deferred
-from rath._core.options import value_scope
+from rath._core.options import ValueScope
 from rath.session.graph.kind import LineageKind
 
 Extras = tuple[tuple[str, Any], ...]
@@ -96,7 +96,7 @@ def session_graph_mode() -> bool:
 @contextlib.contextmanager
 def session_graph_mode_override(enabled: bool) -> Generator[None]:
     """Switch the recording of lineage on or off inside a `with` block."""
-    with value_scope(_recording, _recording.get()._replace(is_on=enabled)):
+    with ValueScope(_recording, _recording.get()._replace(is_on=enabled)):
         yield
 
 
@@ -116,7 +116,7 @@ def lineage_journal_tracking(*, journal: LineageJournal | None = None) -> Genera
         journal: Where to write; a new journal by default.
     """
     current = LineageJournal() if journal is None else journal
-    with value_scope(_recording, _recording.get()._replace(journal=current)):
+    with ValueScope(_recording, _recording.get()._replace(journal=current)):
         yield current
 
 

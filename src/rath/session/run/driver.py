@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -38,7 +38,7 @@ from rath.session.calls.results import (
     skipped_call,
 )
 from rath.session.chunk import ChunkRow, RowId, assistant_turn_chunk, user_text_chunk
-from rath.session.content import AssistantTurn, ToolCall, rows_digest
+from rath.session.content import AssistantTurn, ToolCall
 from rath.session.events import Intent, PendingResult
 from rath.session.hooks import NO_HOOKS, LoopHooks, PassedOn, inputs_changed
 from rath.session.outcome import DeadlineExceeded, Outcome, RoundLimit
@@ -492,7 +492,8 @@ class LoopRun:
                 await _log_differences(before, self.snapshot())
             # What this run calls belongs to no tool call that it may be inside.
             with report_to(log.take), in_call(None):
-                log.end(await self._drive_in_time(head), self._calls.waiting)
+                drive = self._drive if self._plan.timeout is None else self._drive_in_time
+                log.end(await drive(head), self._calls.waiting)
 
     async def _begin(self, user: Body, head: tuple[ChunkRow, ...]) -> None:
         """Note the operation, and by which hooks its input was changed."""
@@ -504,8 +505,7 @@ class LoopRun:
             load_prices(self._plan.candidates)
 
     async def _drive_in_time(self, head: Sequence[ChunkRow]) -> Outcome:
-        if self._plan.timeout is None:
-            return await self._drive(head)
+        assert self._plan.timeout is not None, "a run without one is driven at once"
         deadline = asyncio.timeout(self._plan.timeout)
         try:
             async with deadline:
@@ -558,6 +558,8 @@ class LoopRun:
                             self._plan.session,
                             max_calls,
                         )
+                    if self._plan.served is None:
+                        conversation.leave(self._log.body.table)
                     return outcome
 
     async def _last_turn(self, before: ResumePoint) -> Turn | None:
@@ -606,16 +608,20 @@ class LoopRun:
         assert isinstance(content, AssistantTurn)
         return content, exchange
 
-    async def _ask(
+    def _ask(
         self, conversation: Conversation, row: RowId, note: Callable[[ModelCall], None]
-    ) -> Exchange:
+    ) -> Awaitable[Exchange]:
         purpose = "turn" if self._output is None else self._output.purpose
         ask = partial(
             conversation.ask, self._log.body, note, operation=self._id, purpose=purpose, row=row
         )
-        if self._plan.on_event is None:
-            return await ask()
-        async with Emitter(self._plan.on_event) as emitter:
+        on_event = self._plan.on_event
+        return ask() if on_event is None else self._ask_streamed(ask, on_event)
+
+    async def _ask_streamed(
+        self, ask: Callable[..., Awaitable[Exchange]], on_event: OnEventCb
+    ) -> Exchange:
+        async with Emitter(on_event) as emitter:
             return await ask(on_delta=watched(emitter.sink, self._log, self._id))
 
     async def _judge(self, turn: AssistantTurn, exchange: Exchange) -> TurnVerdict:
@@ -627,7 +633,7 @@ class LoopRun:
     async def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
         digest = self._plan.input_digest
         if digest is None:
-            digest = await offload(encode_cost(user.table), partial(rows_digest, user.table))
+            digest = await offload(encode_cost(user.table), user.table.digest)
         return Operation(
             operation=self._id,
             kind="loop",

@@ -15,7 +15,7 @@ from typing import Any, cast
 from rath._async.bridge import is_async
 from rath._async.deferred import nesting
 from rath._async.lanes import Job, Key, Lanes
-from rath._async.runtime import runtime
+from rath._async.runtime import await_future, runtime
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath.backend.effects import (
@@ -42,6 +42,7 @@ from rath.session.record import ToolStatus
 from rath.session.run.hook_calls import CallHooks
 from rath.session.session import Session
 from rath.session.tooling import (
+    MAX_QUICK_CHARS,
     ArgumentChecker,
     BadArguments,
     CurrentCall,
@@ -50,7 +51,6 @@ from rath.session.tooling import (
     call_here,
     in_a_loop,
     in_call,
-    is_library_loaded,
     load_library,
 )
 
@@ -162,18 +162,20 @@ class ToolRounds:
             given: What somebody has said to calls that are made again, by place.
         """
         places = range(len(calls)) if places is None else places
-        if len(calls) == 1:
-            if not is_library_loaded():
-                # Before any deadline begins: a tool is not to blame for an import of ours.
-                await runtime().call_in_worker(load_library)
-            offer = self.table.get(calls[0].name)
-            is_plain = offer is not None and offer.is_plain
-            if offer is not None and is_plain and self.dispatch is None and self.hooks is None:
-                (at,) = places
-                tell = partial(done.__setitem__, at)
-                with call_scope(session.id, row, at), in_call(given.get(at) or CurrentCall()):
-                    done[at] = await self._finish_alone(calls[0], offer, session, tell)
-                return [done[at]]
+        if len(calls) == 1 and self.hooks is None:
+            # A round of one call is the usual one: it has no lane to share.
+            (at,) = places
+            offer, tell = self.table.get(calls[0].name), partial(done.__setitem__, at)
+            finish: Callable[[Session, Tell], Awaitable[CallResult]]
+            if offer is not None and offer.is_plain and self.dispatch is None:
+                await self._load_library(calls)
+                finish = partial(self._finish_alone, calls[0], offer)
+            else:
+                (checked,) = await self.prepare_all(calls)
+                finish = partial(self._finish, checked)
+            with call_scope(session.id, row, at), in_call(given.get(at) or CurrentCall()):
+                done[at] = await finish(session, tell)
+            return [done[at]]
         prepared = await self.prepare_all(calls)
         if self.hooks is not None:
             prepared = await self.show(prepared, session, row=row, places=places)
@@ -191,13 +193,26 @@ class ToolRounds:
         ]
         return await self.lanes.run(jobs, keys=partial(lane_keys, prepared, self.placement))
 
+    async def _load_library(self, calls: Sequence[ToolCall]) -> None:
+        """Import the schema library where the check of a call needs it."""
+        for call in calls:
+            offer = self.table.get(call.name)
+            if offer is None:
+                continue
+            if self.checker.needs_library(offer.tool, offer.schema, call.arguments):
+                # Before any deadline begins: a tool is not to blame for an import of ours.
+                await runtime().call_in_worker(load_library)
+                return
+
     async def prepare_all(self, calls: Sequence[ToolCall]) -> list[CheckedCall]:
         """Prepare the calls of a round in one job; what takes too long is given up."""
-        if not is_library_loaded():
-            # Before any deadline begins: a tool is not to blame for an import of ours.
-            await runtime().call_in_worker(load_library)
+        await self._load_library(calls)
         checked: list[CheckedCall] = []
         offers = [self.table.get(call.name) for call in calls]
+        if all(offer is None or offer.is_built_in for offer in offers):
+            n_chars = sum(len(call.arguments) for call in calls)
+            if n_chars <= MAX_QUICK_CHARS:
+                return [self._prepare(call) for call in calls]  # nobody else's code, nothing long
         limit = max((offer.limit for offer in offers if offer is not None), default=None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
@@ -406,7 +421,7 @@ class ToolRounds:
         """Run a job on a worker; None says that its lane is held by an abandoned call."""
         future = runtime().start_in_worker(work)
         try:
-            value = await asyncio.wrap_future(future)
+            value = await await_future(future)
         except asyncio.CancelledError:
             # A thread cannot be killed: its lane stays held until it comes back.
             self.lanes.hold(key(), future)
@@ -423,7 +438,7 @@ class ToolRounds:
 
         running = runtime().start_on_user_loop(await_and_encode)
         try:
-            return cast("ResultText", await asyncio.wrap_future(running.future))
+            return cast("ResultText", await await_future(running.future))
         except asyncio.CancelledError:
             runtime().cancel_on_user_loop(running)
             self.lanes.hold(key, running.future)

@@ -12,11 +12,11 @@ from uuid import UUID
 from msgspec import structs
 
 from rath._async.deferred import Deferred
-from rath._core.vector import Vector
+from rath._core.vector import GrowingVector, Vector
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.provider import Provider
 from rath.session.bindings import Placement
-from rath.session.body import Body, GrowingVector, State, cancelled_body
+from rath.session.body import Body, State, cancelled_body
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.events import Event, Intent, PartialText, PendingResult, RoundEnd, Row
 from rath.session.graph.legacy import SessionLineage
@@ -142,6 +142,7 @@ class RunLog:
         self._rows = GrowingVector(Vector[ChunkRow]() if input_only else content.table.vector)
         self._record = GrowingVector(content.record)
         self._input = content.table if input_only else None
+        self._cache = content.table.cache
         self._outcome, self._prior_usage = content.outcome, content.given
         self._state = State(self._session, self._rows, self._record)
         self._state.resume(content.unfinished)
@@ -322,11 +323,13 @@ class RunLog:
     def _end_call(self, result: PendingResult) -> None:
         """Add the only call of a round as a row and an entry."""
         run = result.run
-        if result.shown is not None:
+        if result.shown is None:
+            self.add(run)
+        else:
             row = self.row_event(result.shown)
-            self.add(row)
             run = structs.replace(run, rows=(row.row.id,))
-        self.note(run)
+            self.add(row, run)
+        self._tell(run)
 
     def _tell(self, entry: Entry, inner: InnerLog | None = None) -> None:
         """Tell the run around this one of an entry, and of the log that has it first."""
@@ -350,7 +353,7 @@ class RunLog:
 
     def _report_content(self) -> None:
         unfinished = self._state.unfinished if self._state.is_open else None
-        table = ChunkTable(self._rows.vector)
+        table = ChunkTable(self._rows.vector, cache=self._cache)
         if self._input is not None and not len(self._rows):
             table = self._input
         self.body = Body(table, self._record.vector, self._outcome, self._prior_usage, unfinished)

@@ -31,14 +31,13 @@ from rath.session import (
 from rath.session.calls.requests import (
     BYTES_PER_ROW,
     HANDOVER,
-    MANY_ROWS,
     OwnAnswers,
     Renderer,
 )
 from rath.session.chat_request_build import provider_into_chat_request
 from rath.session.record import ModelCall
 from rath.testing import tool_call
-from tests.support.api import Entry
+from tests.support.api import MANY_ROWS, Entry
 from tests.support.evidence import EVIDENCE, FACTS, call_of
 from tests.support.images import picture
 from tests.support.offline_vendor import OfflineVendor, Says
