@@ -13,7 +13,6 @@ from uuid import UUID
 from msgspec import Struct
 
 from rath._core.dataclasses import dataclass
-from rath._core.lazy_imports import lazy_modules
 from rath._core.text import one_line_preview, valid_unicode
 from rath._core.vector import Vector
 from rath.llm.chat_request import RathLLMMessage
@@ -23,6 +22,7 @@ from rath.session.content import (
     AssistantTurn,
     Content,
     Opaque,
+    RowsDigest,
     SystemText,
     ToolCall,
     ToolFeedback,
@@ -32,13 +32,8 @@ from rath.session.content import (
     encode_content,
     is_plain,
     row_digest,
+    rows_digest,
 )
-
-if TYPE_CHECKING:
-    import hashlib
-else:
-    (hashlib,) = lazy_modules(__name__, "hashlib")
-
 
 _HOW_TO_CHANGE = (
     "the payload of a row is read-only, because other sessions share it; change a copy, "
@@ -131,9 +126,11 @@ class RowId(Struct, frozen=True, order=True, array_like=True, gc=False):
 class _RowCache:
     """Cached values of a row; apart, so that they count in no comparison and no pickle."""
 
-    __slots__ = ("_content", "_digest")
+    __slots__ = ("_content", "_digest", "_json")
     _content: Content
     _digest: bytes
+    _json: Mapping[str, Any]
+    """The payload, perhaps not read-only yet; nobody else holds it then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +154,16 @@ class ChunkRow(_RowCache):
             object.__setattr__(self, "kind", _KINDS[self.kind])
         if not isinstance(self.payload, FrozenDict):
             object.__setattr__(self, "payload", frozen_mapping(self.payload))
+        object.__setattr__(self, "_json", self.payload)
+
+    if not TYPE_CHECKING:  # Checkers would take any name for an attribute.
+
+        def __getattr__(self, name: str) -> FrozenDict:
+            if name != "payload":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            payload = frozen_mapping(self._json)
+            _set(self, "payload", payload)
+            return payload
 
     @property
     def content(self) -> Content:
@@ -164,7 +171,9 @@ class ChunkRow(_RowCache):
         try:
             return self._content
         except AttributeError:
-            content = decode_content(self.kind_name, self.payload)
+            content = decode_content(self.kind_name, self._json)
+            if isinstance(content, Opaque):  # It is the payload itself.
+                content = Opaque(self.payload)
             object.__setattr__(self, "_content", content)
             return content
 
@@ -174,20 +183,22 @@ class ChunkRow(_RowCache):
         try:
             return self._digest
         except AttributeError:
-            digest = row_digest(self.kind_name, self.payload)
+            digest = row_digest(self.kind_name, self._json)
             object.__setattr__(self, "_digest", digest)
             return digest
 
     @property
     def kind_name(self) -> str:
         """The kind as it is written in files."""
-        return self.kind.value if isinstance(self.kind, ChunkKind) else self.kind
+        return str.__str__(self.kind)  # a kind is text, too, and an enum is slow to give its value
 
     @property
     def images(self) -> tuple[Image, ...]:
         """The pictures that a user or a tool shows in this row; the payload only names them."""
         # The payload is asked first: most rows have none and need not be decoded for that.
-        content = self.content if "images" in self.payload else None
+        if "images" not in self._json:
+            return ()
+        content = self.content
         return content.images if isinstance(content, UserText | ToolFeedback) else ()
 
     def with_id(self, row_id: RowId) -> ChunkRow:
@@ -222,6 +233,19 @@ def _row_with_images(
 
 
 _KINDS: dict[str, ChunkKind] = {kind.value: kind for kind in ChunkKind}
+_set = object.__setattr__
+
+
+def parsed_row(kind: str, payload: dict[str, Any], row_id: RowId | None) -> ChunkRow:
+    """Return a row over a payload that nobody else holds, as a decoder has just made it.
+
+    It is made read-only when somebody reads it, which of most rows of a log nobody does.
+    """
+    row = object.__new__(ChunkRow)
+    _set(row, "kind", _KINDS.get(kind, kind))
+    _set(row, "id", row_id)
+    _set(row, "_json", payload)
+    return row
 
 
 MANY_ROWS = 200
@@ -239,9 +263,7 @@ class TableCache:
     __slots__ = ("digest", "requests")
 
     def __init__(self) -> None:
-        self.digest: tuple[Vector[ChunkRow], Any] | None = None
-        """A running sha256 over the digests of rows; copied before it is used."""
-
+        self.digest = RowsDigest()
         self.requests: tuple[Vector[ChunkRow], Any] | None = None
         """What holds these rows as a model reads them; one run takes it and goes on with it."""
 
@@ -294,14 +316,9 @@ class ChunkTable:
 
     def digest(self) -> str:
         """Return the `rows_digest` of the table; O(rows since it was asked of one in its front)."""
-        known, start, running = self.cache.digest, 0, hashlib.sha256()
-        if known is not None and self._rows.common_prefix(known[0]) == len(known[0]):
-            start, running = len(known[0]), known[1].copy()
-        for row in self.since(start):
-            running.update(row.digest)
-        if len(self) > MANY_ROWS:
-            self.cache.digest = self._rows, running
-        return running.hexdigest()
+        if len(self) <= MANY_ROWS:
+            return rows_digest(self._rows)
+        return self.cache.digest.of(self._rows)
 
     def since(self, start: int) -> tuple[ChunkRow, ...]:
         """Return the rows from index `start` on; O(number returned)."""

@@ -12,6 +12,7 @@ from rath._core.blobs import Blob, is_digest
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
 from rath._core.text import cut_middle, decode_output, valid_unicode
+from rath._core.vector import Vector
 from rath.backend import results
 from rath.llm.image import MAX_IMAGE_BYTES, Image
 
@@ -354,6 +355,31 @@ def rows_digest(rows: Iterable[RowLike]) -> str:
     for row in rows:
         digest.update(row.digest)
     return digest.hexdigest()
+
+
+class RowsDigest:
+    """The digests of several sequences of rows, as `rows_digest` gives them.
+
+    Each goes on from the one before where that is its beginning: those of a chain of sessions cost
+    together as much as one over all their rows.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: tuple[Vector[Any], Any] | None = None
+        """The last rows and a running sha256, which is copied: threads may ask at one time."""
+
+    def of(self, rows: Vector[Any]) -> str:
+        """Return the sha256 over the digests of `rows`, in hex."""
+        known, start, running = self._known, 0, hashlib.sha256()
+        if known is not None and rows.common_prefix(known[0]) == len(known[0]):
+            start, running = len(known[0]), known[1].copy()
+        for row in rows.since(start):
+            running.update(row.digest)
+        self._known = rows, running
+        digest: str = running.hexdigest()
+        return digest
 
 
 def row_digest(kind: str, payload: Mapping[str, Any]) -> bytes:

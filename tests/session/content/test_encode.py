@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from rath._core.blobs import Blob
+from rath._core.vector import Vector
 from rath.backend import (
     CodeResult,
     CommandResult,
@@ -37,6 +38,7 @@ from rath.session.content import (
     MAX_RESULT_IMAGE_BYTES,
     MAX_RESULT_IMAGES,
     MAX_STREAM_CHARS,
+    RowsDigest,
     address,
     encode_content,
     encode_failure,
@@ -474,3 +476,20 @@ def test_a_long_address_keeps_its_beginning_and_its_end() -> None:
     assert display.startswith("memory://user/x")
     assert display.endswith("x/leaf")
     assert "..." in display
+
+
+@given(
+    tables=st.lists(st.lists(rows, max_size=3), max_size=4),
+    cuts=st.lists(st.integers(0, 6), max_size=4),
+)
+def test_digests_that_go_on_from_one_another_are_those_of_the_rows(
+    tables: list[list[ChunkRow]], cuts: list[int]
+) -> None:
+    digests, grown = RowsDigest(), Vector[ChunkRow]()
+    for table in tables:
+        grown = grown.extend(table)
+        assert digests.of(grown) == rows_digest(grown)
+    for cut in cuts:
+        beginning = grown.prefix(min(cut, len(grown)))
+        assert digests.of(beginning) == rows_digest(beginning)
+        assert digests.of(Vector(grown)) == rows_digest(grown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -428,3 +429,18 @@ def test_an_endpoint_that_a_file_names_gets_no_key_but_its_own(
 )
 def test_what_is_no_provider_is_none(reply: dict[str, Any]) -> None:
     assert provider_from_jsonable(reply) is None
+
+
+def test_rows_of_a_log_are_read_only_whatever_of_them_is_read_first() -> None:
+    payload = {"content": "hi", "tool_calls": [{"function": {"name": "f"}}]}
+    written = ChunkRow("assistant", payload, RowId(SESSION, 0))
+    log = log_of([[Row(0, written)]])
+    for first in ("digest", "content", "payload"):
+        (event,) = reply(log)[1:]
+        row: ChunkRow = event.row
+        assert getattr(row, first) == getattr(written, first)
+        assert (row, row.digest, row.content) == (written, written.digest, written.content)
+        assert pickle.loads(pickle.dumps(row)) == written
+        assert row.payload is row.payload
+        with pytest.raises(TypeError, match="read-only"):
+            row.payload["tool_calls"][0]["function"]["name"] = "g"

@@ -32,6 +32,7 @@ from rath.session.events import (
     Row,
 )
 from rath.session.graph.recording import PARENT_ROWS, Edge, Provenance
+from rath.session.log.format import BlobMaker
 from rath.session.log.reader import LineReader, LogLines, read_lines
 from rath.session.log.store import SessionStore, StoredLog
 from rath.session.open_calls import own_operation
@@ -501,7 +502,7 @@ def parse_log(
     state = State(header.session, rows, entries, n_before=n_before)
     problem = read.problem
     for number, event in enumerate(read.lines, start=1):
-        if with_images is not None and isinstance(event, Row | PendingResult | Operation):
+        if with_images is not None and isinstance(event, _MAY_SHOW):
             event = _with_images(event, with_images)
         try:
             state.apply(event)
@@ -516,19 +517,23 @@ def parse_log(
     )
 
 
+_MAY_SHOW = (Row, PendingResult, Operation)
+"""Events that may have images."""
+
+
 def _with_images(
     event: Row | PendingResult | Operation, with_images: WithImages
 ) -> Row | PendingResult | Operation:
     """Return an event whose images have their bytes."""
     match event:
         case Row(index, row):
-            return Row(index, with_images(row)) if "images" in row.payload else event
+            return Row(index, with_images(row)) if row.images else event
         case PendingResult(shown=shown):
-            if shown is None or "images" not in shown.payload:
+            if shown is None or not shown.images:
                 return event
             return structs.replace(event, shown=with_images(shown))
         case Operation(head=head):
-            if not any("images" in row.payload for row in head):
+            if not any(row.images for row in head):
                 return event
             return structs.replace(event, head=tuple(map(with_images, head)))
 
@@ -613,8 +618,12 @@ class LogSource:
     store: SessionStore
     recover: bool = False
     _blobs: dict[str, Blob] = field(default_factory=dict[str, Blob], init=False, repr=False)
+    _blob_maker: BlobMaker = field(init=False, repr=False)
     _seen: dict[UUID, object] = field(default_factory=dict[UUID, object], init=False, repr=False)
     """How each log was when it was read last."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_blob_maker", BlobMaker(self.make_blob))
 
     def read(self, session: UUID) -> StoredLog | None:
         """Return the log of a session, None where there is none.
@@ -641,7 +650,7 @@ class LogSource:
             SessionDamaged: It cannot be believed.
         """
         read = read_lines(
-            data, where, is_finished=is_finished, make_blob=self.make_blob, recover=self.recover
+            data, where, is_finished=is_finished, make_blob=self._blob_maker, recover=self.recover
         )
         return parse_log(read, self.with_images, recover=self.recover, is_finished=is_finished)
 

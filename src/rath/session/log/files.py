@@ -26,6 +26,8 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
+import msgspec
+
 from rath._core.blobs import Blob, is_digest
 from rath._core.files import (
     FileLock,
@@ -463,9 +465,9 @@ class FileStore(LogStore):
         partial = partial_path_of(final)
         # The finished one twice: it may get its name between the first look and the second.
         for path in (final, partial, final):
-            data = _content(path, is_final=path == final)
-            if data or (data is not None and path == final):
-                return StoredLog(session, data, path == final, str(path))
+            data = _content(path, is_final=path is final)
+            if data or (data is not None and path is final):
+                return StoredLog(session, data, path is final, str(path))
         return None
 
     def holds(self, session: UUID) -> bool:
@@ -477,18 +479,18 @@ class FileStore(LogStore):
 
     def stamps(self) -> Mapping[UUID, str]:
         stamps_of: dict[UUID, str] = {}
-        missing = contextlib.suppress(FileNotFoundError)
-        with os_errors(self.directory, "cannot be read"), missing:
+        with os_errors(self.directory, "cannot be read"), contextlib.suppress(FileNotFoundError):
             for session, file, is_finished in self._list_logs():
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     status = file.stat()
-                    # The finished one counts where both are there, as it is the one that is
-                    # read. An unfinished one that is empty is no log yet.
-                    is_log = is_finished or (status.st_size and session not in stamps_of)
-                    if is_log and stat.S_ISREG(status.st_mode):
-                        state = "finished" if is_finished else "partial"
-                        numbers = f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
-                        stamps_of[session] = f"{state}-{numbers}"
+                except FileNotFoundError:
+                    continue
+                # The finished one is read where both are there; an empty partial one is no log yet.
+                is_log = is_finished or (status.st_size and session not in stamps_of)
+                if is_log and stat.S_ISREG(status.st_mode):
+                    state = "finished" if is_finished else "partial"
+                    numbers = f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
+                    stamps_of[session] = f"{state}-{numbers}"
         return stamps_of
 
     def is_being_written(self, session: UUID) -> bool:
@@ -521,7 +523,7 @@ class FileStore(LogStore):
                 suffix = entry.name[_ID_CHARACTERS:]
                 if suffix in {SESSION_FILE_SUFFIX, SESSION_PARTIAL_SUFFIX}:
                     try:
-                        session = UUID(entry.name[:_ID_CHARACTERS])
+                        session = msgspec.convert(entry.name[:_ID_CHARACTERS], UUID)  # fast
                     except ValueError:
                         continue
                     yield session, entry, suffix == SESSION_FILE_SUFFIX
@@ -553,9 +555,10 @@ def read_consistent(path: Path) -> bytes:
 
     Raises:
         OSError: It is not there, or cannot be read.
+        PersistenceError: It is no file, but a device or a pipe, say.
     """
     while True:
-        before, data, after = path.stat(), path.read_bytes(), path.stat()
+        before, data, after = _status(path), path.read_bytes(), os.stat(path)
         if os.path.samestat(before, after) and after.st_size == len(data):
             return data
 
@@ -563,10 +566,19 @@ def read_consistent(path: Path) -> bytes:
 def _content(path: Path, *, is_final: bool) -> bytes | None:
     """Return the bytes of a file, None where there is none."""
     with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise PersistenceError(f"{path} cannot be read: it is no file")
-        return read_consistent(path) if is_final else path.read_bytes()
+        if is_final:
+            return read_consistent(path)
+        _status(path)
+        return path.read_bytes()
     return None
+
+
+def _status(path: Path) -> os.stat_result:
+    """Return the status of a file; refuse what is none, and might never end."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise PersistenceError(f"{path} cannot be read: it is no file")
+    return status
 
 
 def _locked(path: Path) -> LockedFile:
@@ -754,10 +766,9 @@ class BlobStore:
 
 def _entries(directory: Path) -> list[Path]:
     """Return the entries of a directory; nothing where it is gone, or is none."""
-    try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return list(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return []
 
 
 def _may_be_session(path: Path) -> bool:
@@ -784,8 +795,6 @@ def _digests_in(path: Path) -> set[str]:
 
 
 def _is_intact(file: Path, digest: str) -> bool:
-    try:
-        with file.open("rb") as handle:
-            return file_digest(handle, "sha256").hexdigest() == digest
-    except FileNotFoundError:
-        return False
+    with contextlib.suppress(FileNotFoundError), file.open("rb") as handle:
+        return file_digest(handle, "sha256").hexdigest() == digest
+    return False

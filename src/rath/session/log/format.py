@@ -20,8 +20,9 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
-from functools import reduce
+from functools import cache, reduce
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Literal, cast, get_args
 from uuid import UUID
 
@@ -34,9 +35,10 @@ from rath.backend.persistence.spec_json import spec_from_jsonable, spec_to_jsona
 from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError
 from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.evidence import CallEvidence
 from rath.llm.prices import Cost
-from rath.session.chunk import ChunkRow, RowId
+from rath.session.chunk import ChunkRow, RowId, parsed_row
 from rath.session.content import rows_digest
 from rath.session.events import (
     AgentRows,
@@ -70,6 +72,7 @@ from rath.session.record import (
     Operation,
     OperationFields,
     Purpose,
+    RecalledNote,
     RecordEntry,
     Seen,
     ToolRun,
@@ -85,6 +88,44 @@ MakeBlob = Callable[[str, int, bool], Blob]
 def bare_blob(digest: str, size: int, is_stored: bool) -> Blob:
     """Return a blob without its bytes, whether they were kept or not."""
     return Blob(digest, size)
+
+
+class BlobMaker:
+    """Makes the blobs of several logs, whose lines it decodes with one decoder.
+
+    Args:
+        make: Makes each of them.
+    """
+
+    __slots__ = ("_make", "decoder")
+
+    def __init__(self, make: MakeBlob) -> None:
+        self._make = make
+        self.decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            _ANY_FORM, dec_hook=self.from_json
+        )
+
+    def __call__(self, digest: str, size: int, is_stored: bool) -> Blob:
+        """Make a blob."""
+        return self._make(digest, size, is_stored)
+
+    def from_json(self, kind: type, value: object) -> Blob:
+        """Make a blob of what a line says.
+
+        Raises:
+            ValueError: It says none.
+        """
+        assert kind is Blob, "no other type is read by hand"
+        fields = cast("Json", value if isinstance(value, dict) else {})
+        digest, size = fields.get("sha256"), fields.get("size")
+        if not isinstance(digest, str) or type(size) is not int:
+            raise ValueError("expected a sha256 and a size")
+        return self._make(digest, size, fields.get("kept") is True)
+
+
+@cache
+def _bare_blobs() -> BlobMaker:
+    return BlobMaker(bare_blob)
 
 
 # ---------------------------------------------------------------- forms of their own
@@ -162,7 +203,6 @@ _SETUP = (
 """Members of the evidence that are the same in most calls of a run."""
 
 _SEEN_SETUP = ("head_digest", "tools_digest", "renderer")
-_SEEN_OWN = ("n_rows", "context_at", "context", "recalled", "question")
 _SEEN_ABSENT: Json = {
     **dict.fromkeys(("context_at", "context", "tools_digest", "question")),
     "recalled": (),
@@ -191,11 +231,48 @@ _ABSENT: Json = {
 _ATTEMPT: Json = {"error": None, "status": None, "elapsed_ms": 0.0, "wait": 0.0}
 """What stands for a member of an attempt that is left out."""
 
-_OWN_EVIDENCE = tuple(
-    name
-    for name in CallEvidence.__struct_fields__
-    if name not in {*_SETUP, "attempts", "usage", "status", "request_digest"}
+_ODD_EVIDENCE = frozenset(
+    ("reasoning_blocks", "queued_ms", "attempts", "usage", "request_digest", "status")
 )
+"""Members of the evidence of one call that its line has in another form, or not as they are."""
+
+_OWN_EVIDENCE = tuple(
+    name for name in CallEvidence.__struct_fields__ if name not in {*_SETUP, *_ODD_EVIDENCE}
+)
+_OwnEvidence = msgspec.defstruct(
+    "_OwnEvidence",
+    [
+        (name, Any, _ABSENT.get(name, msgspec.UNSET))
+        for name in (*_OWN_EVIDENCE, "reasoning_blocks", "queued_ms", "attempts", "usage",
+                     "request_digest", "status", "cost")
+    ],
+    omit_defaults=True,
+)  # fmt: skip
+"""The members of the evidence of one call that are no part of its setup, as its line has them."""
+
+_setup_of, _own_of = attrgetter(*_SETUP), attrgetter(*_OWN_EVIDENCE)
+
+
+class _OwnSeen(Struct, omit_defaults=True):
+    """The members of what one call saw that are no part of its setup, as its line has them."""
+
+    n_rows: int
+    context_at: int | None = None
+    context: str | None = None
+    recalled: tuple[RecalledNote, ...] = ()
+    question: str | None = None
+    request_digest: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _WrittenCall(RecordEntry, frozen=True, kw_only=True, tag="model_call"):
+    """A model call as its line has it; see `_ModelCallLine`."""
+
+    purpose: Purpose
+    status: Literal["done", "failed", "cancelled"] = "done"
+    setup: str
+    seen: _OwnSeen | None = None
+    evidence: Any
+    answer: str | None = None
 
 
 # ---------------------------------------------------------------- events to bytes
@@ -283,8 +360,7 @@ class Encoder:
 
     def _row(self, row: ChunkRow, stands_at: RowId | None) -> Json:
         """Return a row as JSON; one that was born elsewhere than it stands says where."""
-        if "images" in row.payload:
-            self._blobs += [image.blob for image in row.images]
+        self._blobs += [image.blob for image in row.images]
         fields: Json = {"kind": row.kind_name, "payload": row.payload}
         if row.id is not None and row.id != stands_at:
             fields["id"] = [str(row.id.session), row.id.index]
@@ -295,25 +371,24 @@ class Encoder:
         setup, line = self._setup(evidence, seen)
         if line is not None:
             yield line
-        fields: Json = {"event": "model_call", "operation": entry.operation}
-        if entry.rows:
-            fields["rows"] = entry.rows
-        fields |= {"id": entry.id, "at": entry.at, "purpose": entry.purpose}
-        if entry.status != "done":
-            fields["status"] = entry.status
-        fields["setup"] = setup
-        if seen is not None:
-            fields["seen"] = _present(seen, _SEEN_ABSENT, _SEEN_OWN)
-            if seen.request_digest != evidence.request_digest:
-                fields["seen"]["request_digest"] = seen.request_digest
-        fields["evidence"] = _own_evidence(evidence, entry.status)
-        if entry.answer is not None:
-            fields["answer"] = entry.answer
-        yield self._encode(fields)
+        yield self._encode(
+            _WrittenCall(
+                operation=entry.operation,
+                rows=entry.rows,
+                id=entry.id,
+                at=entry.at,
+                purpose=entry.purpose,
+                status=entry.status,
+                setup=setup,
+                seen=None if seen is None else _own_seen(seen, evidence.request_digest),
+                evidence=_own_evidence(evidence, entry.status),
+                answer=entry.answer,
+            )
+        )
 
     def _setup(self, evidence: CallEvidence, seen: Seen | None) -> tuple[str, bytes | None]:
         """Return the digest of what a call has in common with others, and its line if it is new."""
-        key = tuple(getattr(evidence, name) for name in _SETUP)
+        key: tuple[object, ...] = _setup_of(evidence)
         if seen is not None:
             key += (seen.head_digest, seen.tools_digest, seen.renderer)
         # To Python 1, 1.0 and True are equal.
@@ -394,20 +469,50 @@ def _present(value: Any, absent: Json, names: Iterable[str] = ()) -> Json:
     return {name: each for name, each in listed if name not in absent or each != absent[name]}
 
 
-def _own_evidence(evidence: CallEvidence, status: str) -> Json:
+def _own_evidence(evidence: CallEvidence, status: str) -> Struct:
     """Return the members of the evidence of one call that are no part of its setup."""
-    fields = _present(evidence, _ABSENT, _OWN_EVIDENCE)
-    if evidence.reasoning_blocks:
-        fields["reasoning_blocks"] = free_json(evidence.reasoning_blocks)
-    if evidence.attempts:
-        fields["attempts"] = [_present(each, _ATTEMPT) for each in evidence.attempts]
-    if evidence.usage is not None:
-        fields["usage"] = free_json(_bare(evidence.usage))
-    fields["request_digest"] = evidence.request_digest
-    if evidence.status != status:
-        fields["status"] = evidence.status
-    if evidence.cost is not None:
-        fields["cost"] = evidence.cost
+    blocks, usage, cost = evidence.reasoning_blocks, evidence.usage, evidence.cost
+    return _OwnEvidence(
+        *_own_of(evidence),
+        free_json(blocks) if blocks else (),
+        evidence.queued_ms or _ABSENT["queued_ms"],
+        [_present(each, _ATTEMPT) for each in evidence.attempts] or (),
+        None if usage is None else _usage(usage),
+        evidence.request_digest,
+        msgspec.UNSET if evidence.status == status else evidence.status,
+        msgspec.UNSET if cost is None else cost,
+    )
+
+
+def _own_seen(seen: Seen, sent: str) -> _OwnSeen:
+    """Return the members of what a call saw that are no part of its setup.
+
+    Args:
+        seen: What the call saw.
+        sent: The digest of the request that it sent.
+    """
+    digest = seen.request_digest
+    return _OwnSeen(
+        seen.n_rows,
+        seen.context_at,
+        seen.context,
+        seen.recalled,
+        seen.question,
+        msgspec.UNSET if digest == sent else digest,
+    )
+
+
+def _usage(usage: RathLLMTokenUsage) -> Json:
+    """Return token counts; their details are JSON of any shape."""
+    fields: Json = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+    if usage.completion_tokens_details is not None:
+        fields["completion_tokens_details"] = free_json(usage.completion_tokens_details)
+    if usage.prompt_tokens_details is not None:
+        fields["prompt_tokens_details"] = free_json(usage.prompt_tokens_details)
     return fields
 
 
@@ -432,27 +537,15 @@ def _encode_end(event: Finished) -> Json:
 _FREE = ("arguments", "edited", "schema")
 """Members of entries that are JSON of any shape."""
 
-_ENTRY_ABSENT: dict[type[Struct], Json] = {
-    form: {each.name: each.default for each in structs.fields(form) if each.default in (None, ())}
-    for form in (ToolRun, Decision, Interrupt)
-}
-"""What stands for a member of an entry that is left out."""
 
-
-def _entry(entry: ToolRun | Decision | Interrupt) -> Struct | Json:
+def _entry(entry: ToolRun | Decision | Interrupt) -> Struct:
     """Return an entry in the form of its line: as it is where no member has another form there."""
     fields: Json = {name: free_json(each) for name in _FREE if (each := getattr(entry, name, None))}
     if isinstance(entry, ToolRun) and entry.sandbox is not None:
         fields["sandbox"] = _bare(entry.sandbox)
     if isinstance(entry, ToolRun) and entry.file_effects:
         fields["file_effects"] = [_bare(effect) for effect in entry.file_effects]
-    if not fields:
-        return entry
-    return {
-        "event": entry.__struct_config__.tag,
-        **_present(entry, _ENTRY_ABSENT[type(entry)]),
-        **fields,
-    }
+    return structs.replace(entry, **fields) if fields else entry
 
 
 def _bare(value: Any) -> Json:
@@ -529,10 +622,14 @@ class Decoder:
     theirs: dict[UUID, tuple[UUID, ...]] = field(default_factory=dict[UUID, tuple[UUID, ...]])
     """By entry id of a merge: which entries that were, where they are named."""
 
-    _fast: msgspec.json.Decoder[Any] = field(init=False)
+    _blobs: BlobMaker = field(init=False)
 
     def __post_init__(self) -> None:
-        self._fast = msgspec.json.Decoder(_ANY_FORM, dec_hook=self._hook)
+        make = self.make_blob
+        if make is bare_blob:
+            self._blobs = _bare_blobs()
+        else:
+            self._blobs = make if isinstance(make, BlobMaker) else BlobMaker(make)
 
     def take(self, line: bytes) -> Event:
         """Return the event on a line of version 3 that is no header.
@@ -541,7 +638,7 @@ class Decoder:
             PersistenceError: It is of no known kind, or malformed.
         """
         try:
-            line_value = self._fast.decode(line)
+            line_value = self._blobs.decoder.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # Perhaps something that only the json module reads; else it says what is wrong.
             return self.take_record(decode_record(line))
@@ -560,7 +657,7 @@ class Decoder:
                 raise PersistenceError("duplicate header")
             raise PersistenceError(f"unknown event {kind!r}; expected one of {', '.join(_FORMS)}")
         try:
-            line_value = msgspec.convert(record, form, dec_hook=self._hook)
+            line_value = msgspec.convert(record, form, dec_hook=self._blobs.from_json)
         except (msgspec.ValidationError, RecursionError, OverflowError) as exc:
             raise PersistenceError(f"malformed {kind}: {problem_of(exc, form, record)}") from exc
         return self._event(line_value)
@@ -569,22 +666,21 @@ class Decoder:
         """Return the event that a line says, in the place of a form of its own."""
         try:
             match line:
-                case _RowLine(index=index):
-                    assert self.session is not None, "a log begins with its header"
-                    return Row(index, _chunk(line, RowId(self.session, index)))
+                case _RowLine():
+                    return Row(line.index, self._row(line))
                 case _ModelCallLine():
                     return self._call(line)
                 case _OperationLine():
                     return self._operation(line)
                 case _AgentRowsLine(digest=digest, rows=rows):
-                    self.heads[digest] = head = tuple(map(_chunk, rows))
+                    self.heads[digest] = head = tuple(_chunk(row, row.id) for row in rows)
                     return AgentRows(digest, head)
                 case ToolSchemas(digest, tools):
                     self.tools[digest] = tools
                 case CallSetup(digest, evidence, seen):
                     self.setups[digest] = {**_ABSENT, **evidence}, seen
                 case _ResultLine(row=row, call=call, run=run, shown=shown):
-                    chunk = None if shown is None else _chunk(shown)
+                    chunk = None if shown is None else _chunk(shown, shown.id)
                     return PendingResult(row=row, call=call, run=run, shown=chunk)
                 case _PlacementLine(sandbox_spec=spec, sandbox_workspace=workspace):
                     return PlacementChange(
@@ -604,6 +700,13 @@ class Decoder:
             problem = f"{type(exc).__name__}: {exc}"
         raise PersistenceError(f"malformed {line.__struct_config__.tag}: {problem}")
 
+    def _row(self, line: _RowLine) -> ChunkRow:
+        row_id = line.id
+        if row_id is None:
+            assert self.session is not None, "a log begins with its header"
+            row_id = RowId(self.session, line.index)
+        return _chunk(line, row_id)
+
     def _call(self, line: _ModelCallLine) -> ModelCall:
         evidence, seen = _ABSENT, Json()
         if line.setup is not None:
@@ -619,9 +722,17 @@ class Decoder:
         if line.seen is not None:
             common = {**_SEEN_ABSENT, "request_digest": call_evidence.request_digest}
             saw = msgspec.convert({**common, **seen, **line.seen}, Seen)
-        members: Json = {**structs.asdict(line), "seen": saw, "evidence": call_evidence}
-        del members["setup"]
-        return ModelCall(**members)
+        return ModelCall(
+            operation=line.operation,
+            rows=line.rows,
+            id=line.id,
+            at=line.at,
+            purpose=line.purpose,
+            status=line.status,
+            seen=saw,
+            evidence=call_evidence,
+            answer=line.answer,
+        )
 
     def _operation(self, line: _OperationLine) -> Operation:
         if line.n_theirs is not None:
@@ -635,17 +746,8 @@ class Decoder:
             tools=() if line.tools is None else self.tools[line.tools],
         )
 
-    def _hook(self, kind: type, value: object) -> object:
-        assert kind is Blob, "no other type is read by hand"
-        match value:
-            case {"sha256": str(digest), "size": int(size)} if type(size) is int:
-                fields = cast("Json", value)
-                return self.make_blob(digest, size, fields.get("kept") is True)
-            case _:
-                raise ValueError("expected a sha256 and a size")
 
-
-def _chunk(stored: _StoredRow | _RowLine, stands_at: RowId | None = None) -> ChunkRow:
+def _chunk(stored: _StoredRow | _RowLine, row_id: RowId | None) -> ChunkRow:
     if not stored.kind:
         raise ValueError("bad chunk kind ''; expected a name")
-    return ChunkRow(stored.kind, stored.payload, stored.id or stands_at)
+    return parsed_row(stored.kind, stored.payload, row_id)

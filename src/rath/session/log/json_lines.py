@@ -135,8 +135,7 @@ def checked_sum(line: bytes, after: str, *, is_compact: bool = False) -> str:
         PersistenceError: It has no sum, or was changed, or does not stand where it was written.
     """
     form, n_bytes = (_COMPACT, SUM_BYTES) if is_compact else (_SPACED, SUM_BYTES + 2)
-    end = line[-n_bytes:]
-    expected = _sum(after, line[:-n_bytes])
+    end, expected = line[-n_bytes:], _sum(after, line[:-n_bytes])
     if end == form % expected.encode():
         return expected
     if _TAIL.fullmatch(end) is None:

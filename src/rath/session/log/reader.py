@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -43,6 +43,8 @@ from rath.session.record import (
 
 __all__ = ["LOST_END", "LineReader", "LogLines", "read_lines", "session_in"]
 
+T = TypeVar("T")
+
 FIRST_CHAINED = 2
 """The first version with checksums, whose logs take more lines."""
 
@@ -58,6 +60,7 @@ _LATE = (RecordEntry, AgentRows, ToolSchemas, CallSetup, OutcomeChange, Placemen
 
 _MORE = b',"more":1'
 """Stands right before the checksum: elsewhere the brace of an inner object comes between."""
+_BEFORE_SUM = slice(-SUM_BYTES - len(_MORE), -SUM_BYTES)
 _NEW = b'{"event":"'
 
 
@@ -133,7 +136,9 @@ class LineReader:
         """
         # Other line separators of Unicode may stand inside strings.
         *complete, self._rest = (self._rest + data).split(b"\n")
-        return tuple(event for line in complete for event in self.take(line))
+        events: list[Event] = []
+        self._take(complete, events)
+        return tuple(events)
 
     @property
     def trailer(self) -> Json | None:
@@ -146,32 +151,45 @@ class LineReader:
         Raises:
             SessionDamaged: It cannot be believed.
         """
-        number = self._n_read + 1
-        try:
-            if self.version > FIRST_CHAINED:
-                # Before it is parsed: what cannot be believed may be anything.
-                after = checked_sum(line, self._sum, is_compact=True)
-                event, has_more = self.decoder.take(line), line.endswith(_MORE, 0, -SUM_BYTES)
-            else:
-                event, has_more, after = self._take_older(line)
-            kind = type(event)
-            if self._is_over and not isinstance(event, _LATE) and self.takes_more:
-                tag = kind.__struct_config__.tag
-                raise PersistenceError(f"{tag} after the end, with which a run is over")
-        except PersistenceError as exc:
-            raise SessionDamaged(str(exc), where=self.where, line=number) from exc
-        if kind is Finished:
-            self._is_over, self._end = True, line
-        elif kind is Reopened:
-            self._is_over = False
-        self._sum = after
-        self._n_read, self._n_bytes = number, self._n_bytes + len(line) + 1
-        if has_more:
-            self._open.append(event)
-            return ()
-        group, self._open = (*self._open, event), []
-        self.n_lines, self.n_good, self.sum = number, self._n_bytes, after
-        return group
+        events: list[Event] = []
+        self._take((line,), events)
+        return tuple(events)
+
+    def _take(self, lines: Iterable[bytes], events: list[Event]) -> None:
+        """Take whole lines, without their line feeds, and add the groups they complete to `events`.
+
+        Raises:
+            SessionDamaged: One cannot be believed; the groups before it were added.
+        """
+        for line in lines:
+            number = self._n_read + 1
+            try:
+                if self.version > FIRST_CHAINED:
+                    # Before it is parsed: what cannot be believed may be anything.
+                    after = checked_sum(line, self._sum, is_compact=True)
+                    event, has_more = self.decoder.take(line), line[_BEFORE_SUM] == _MORE
+                else:
+                    event, has_more, after = self._take_older(line)
+                kind = type(event)
+                if self._is_over and not isinstance(event, _LATE) and self.takes_more:
+                    tag = kind.__struct_config__.tag
+                    raise PersistenceError(f"{tag} after the end, with which a run is over")
+            except PersistenceError as exc:
+                raise SessionDamaged(str(exc), where=self.where, line=number) from exc
+            if kind is Finished:
+                self._is_over, self._end = True, line
+            elif kind is Reopened:
+                self._is_over = False
+            self._sum = after
+            self._n_read, self._n_bytes = number, self._n_bytes + len(line) + 1
+            if has_more:
+                self._open.append(event)
+                continue
+            if self._open:
+                events += self._open
+                self._open.clear()
+            events.append(event)
+            self.n_lines, self.n_good, self.sum = number, self._n_bytes, after
 
     def _take_older(self, line: bytes) -> tuple[Event, bool, str]:
         """Return a header, or the event on a line of version 1 or 2."""
@@ -184,7 +202,7 @@ class LineReader:
         is_new = line.startswith(_NEW)
         after = checked_sum(line, self._sum, is_compact=is_new)
         if is_new:
-            return self.decoder.take(line), line.endswith(_MORE, 0, -SUM_BYTES), after
+            return self.decoder.take(line), line[_BEFORE_SUM] == _MORE, after
         record = decode_record(line)
         return self._upgraded(record), record.get("more") == 1, after
 
@@ -243,6 +261,19 @@ class LineReader:
         return self._upgraded(record)
 
 
+class _WholeLogReader(LineReader):
+    """Reads a log that is there as a whole, up to where it can be believed."""
+
+    def read(self, data: bytes) -> tuple[list[Event], SessionDamaged | None]:
+        """Return the events, and what could not be believed."""
+        events: list[Event] = []
+        try:
+            self._take(data.split(b"\n")[:-1], events)
+        except SessionDamaged as exc:
+            return events, exc
+        return events, None
+
+
 @dataclass(frozen=True, slots=True)
 class LogLines:
     """The lines of a log, up to where it can be believed."""
@@ -288,15 +319,8 @@ def read_lines(
         SessionDamaged: A whole line cannot be believed, or there is no header, or a log that was
             finished has lost its end.
     """
-    reader = LineReader(where, make_blob=make_blob)
-    events: list[Event] = []
-    problem: SessionDamaged | None = None
-    for line in data.split(b"\n")[:-1]:
-        try:
-            events += reader.take(line)
-        except SessionDamaged as exc:
-            problem = exc
-            break
+    reader = _WholeLogReader(where, make_blob=make_blob)
+    events, problem = reader.read(data)
     if not reader.version and problem is None:
         problem = SessionDamaged(
             "missing header: the file has no complete line", where=where, line=1
@@ -337,10 +361,10 @@ def decode_header(record: Json) -> Header:
             kind=_kind(record.get("lineage_kind")),
             parents=tuple(_uuids(record.get("parent_session_ids") or ())),
             extras=_pairs(record.get("lineage_extras")),
-            sandbox_backend=msgspec.convert(record.get("sandbox_backend"), str | None),
+            sandbox_backend=_convert(record.get("sandbox_backend"), str),
             sandbox_spec=spec_from_jsonable(record.get("sandbox_spec")),
-            sandbox_handle_id=msgspec.convert(record.get("sandbox_handle_id"), str | None),
-            workspace=msgspec.convert(workspace, StoredWorkspace | None),
+            sandbox_handle_id=_convert(record.get("sandbox_handle_id"), str),
+            workspace=_convert(workspace, StoredWorkspace),
             rows=_ranges(record.get("rows")),
             entries=_ranges(record.get("entries")),
             given=tuple(_prior_usage(each) for each in record.get("given") or ()),
@@ -349,6 +373,10 @@ def decode_header(record: Json) -> Header:
         )
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as exc:
         raise PersistenceError(f"malformed header: {type(exc).__name__}: {exc}") from exc
+
+
+def _convert(value: object, kind: type[T]) -> T | None:
+    return None if value is None else msgspec.convert(value, kind)
 
 
 def _kind(value: object) -> LineageKind:

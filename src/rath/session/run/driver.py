@@ -109,6 +109,9 @@ class LoopPlan(RunPlan):
     hooks: LoopHooks = NO_HOOKS
     """Who is shown answers and calls; nobody in a replay."""
 
+    input_digest: str | None = None
+    """The digest of the input's rows, where it is known."""
+
     passed_on: tuple[PassedOn, ...] = ()
     """By which hooks the user's session came in the place of another one."""
 
@@ -629,12 +632,15 @@ class LoopRun:
         return await self._output.judge(turn, exchange, may_repair=may_repair)
 
     async def _operation(self, user: Body, head: tuple[ChunkRow, ...]) -> Operation:
+        digest = self._plan.input_digest
+        if digest is None:
+            digest = await offload(encode_cost(user.table), user.table.digest)
         return Operation(
             operation=self._id,
             kind="loop",
             place=self._plan.place,
             session=self._plan.session,
-            input_digest=await offload(encode_cost(user.table), user.table.digest),
+            input_digest=digest,
             head=head,
             tools=self._plan.schemas,
             output=self._plan.output_spec,

@@ -43,7 +43,6 @@ from rath.session.content import (
     ToolFeedback,
     UserText,
     json_digest,
-    rows_digest,
 )
 from rath.session.files.changes import inner_operations
 from rath.session.graph.recording import Edge, Provenance
@@ -207,13 +206,17 @@ class RecordedOperation:
         """Return the first row that an entry made, None where it made none."""
         return self.rows.get(entry.rows[0]) if entry.rows else None
 
-    def check_input(self, table: ChunkTable) -> None:
+    def check_input(self, table: ChunkTable, digest: str) -> None:
         """Compare rows with those with which it began.
+
+        Args:
+            table: The rows.
+            digest: Their digest.
 
         Raises:
             ReplayDifference: They are not the same.
         """
-        recorded, digest = self.operation.input_digest, rows_digest(table)
+        recorded = self.operation.input_digest
         if recorded not in (None, digest):
             rows = f"the {len(table)} rows with which it begins"
             problem = f"{rows} are not those that the run began with"

@@ -36,7 +36,7 @@ from rath.session.calls.requests import (
 )
 from rath.session.chunk import ChunkRow, ChunkTable, tool_feedback_chunk, user_text_chunk
 from rath.session.compress import run_session_compress
-from rath.session.content import AssistantTurn, ToolFeedback, UserText, encode_result
+from rath.session.content import AssistantTurn, RowsDigest, ToolFeedback, UserText, encode_result
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import (
@@ -191,6 +191,7 @@ class StrictReplay:
         """The rows that the runs made, by their sessions."""
 
         self._models = ReplayModels()
+        self._digest = RowsDigest()
         self._last_builder: tuple[object, RequestBuilder, ChunkTable] | None = None
         """The requests of the last run, what must be the same to go on from them, and its rows."""
 
@@ -216,7 +217,8 @@ class StrictReplay:
         run = script.run
         operation, own = run.operation, run.own_rows
         user = Body(run.input, run.node.body.record.prefix(run.at))
-        run.check_input(user.table)
+        input_digest = self._digest.of(user.table.vector)
+        run.check_input(user.table, input_digest)
         output, rounds, outcome = None, MANY, script.outcome
         if isinstance(outcome, RoundLimit):
             rounds = outcome.max_tool_rounds
@@ -250,6 +252,7 @@ class StrictReplay:
             started_at="Session.replay",
             recording=None,
             served=script,
+            input_digest=input_digest,
         )
         cell: Deferred[Body] = Deferred(operation.session, ())
         return await _end_of(script, cell, LoopRun(plan, cell).execute())
@@ -259,7 +262,8 @@ class StrictReplay:
         parent = self._nodes.get(run.parents[0]) if run.parents else None
         if parent is None:
             return None
-        run.check_input(parent.body.table)
+        table = parent.body.table
+        run.check_input(table, self._digest.of(table.vector))
         recorded_input = next((call.seen for call in script.calls if call.seen is not None), None)
         agent = Body(ChunkTable(run.operation.head))
         with replaying_in(_ScriptPlayback(script, models)):
@@ -276,7 +280,7 @@ class StrictReplay:
     async def _select(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
         run = script.run
         operation, body = run.operation, run.node.body
-        run.check_input(body.table)
+        run.check_input(body.table, self._digest.of(body.table.vector))
         user, agent = (
             replace(body, record=body.record.prefix(run.at)),
             Body(ChunkTable(operation.head)),

@@ -19,9 +19,12 @@ from contextlib import closing, nullcontext
 from dataclasses import field, fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal
 from uuid import UUID
+
+import msgspec
 
 from rath._core.dataclasses import dataclass
 from rath._core.sqlite import DerivedDatabase, opening
@@ -319,10 +322,20 @@ class Database(DerivedDatabase):
         if read or gone:
             with self.writing():
                 self.forget(gone)
+                sql = "SELECT coalesce(max(id), 0) FROM said"
+                ((n_said,),) = self.rows(sql)
                 for facts, stamp in read:
-                    self._keep(facts, stamp)
+                    self._keep(facts, stamp, n_said + 1)
+                    n_said += len(facts.texts)
 
-    def _keep(self, facts: LogFacts, stamp: str) -> None:
+    def _keep(self, facts: LogFacts, stamp: str, said: int) -> None:
+        """Store what a log says.
+
+        Args:
+            facts: That.
+            stamp: In which state it was read.
+            said: The number of the first of its texts; those from there on are free.
+        """
         summary = to_row((None, facts.session, stamp, facts.where, *_summary(facts)))
         try:
             n = self._insert("sessions", summary)
@@ -330,20 +343,26 @@ class Database(DerivedDatabase):
             # Most logs are new, and then there is nothing to forget.
             self.forget([facts.session.bytes])
             n = self._insert("sessions", summary)
-        for at, parent in enumerate(facts.parents):
-            self._insert("edges", (n, at, parent.bytes))
-        for call in facts.calls.values():
-            self._insert("calls", (n, *to_row(getattr(call, name) for name in CALL_FIELDS)))
-        for session, tokens in facts.given.items():
-            self._insert("given", (n, session.bytes, tokens))
-        for row in facts.texts:
-            row_number = self._insert("said", (None, n, row.index, row.kind))
-            sql = "INSERT INTO words (rowid, text) VALUES (?, ?)"
-            self._connection.execute(sql, (row_number, stored(row.text)))
+        parents = ((n, at, parent.bytes) for at, parent in enumerate(facts.parents))
+        self._insert_all("edges", parents)
+        self._insert_all("calls", ((n, *to_row(_call(call))) for call in facts.calls.values()))
+        given = ((n, session.bytes, tokens) for session, tokens in facts.given.items())
+        self._insert_all("given", given)
+        rows = list(enumerate(facts.texts, start=said))
+        self._insert_all("said", ((number, n, row.index, row.kind) for number, row in rows))
+        sql = "INSERT INTO words (rowid, text) VALUES (?, ?)"
+        texts = ((number, stored(row.text)) for number, row in rows)
+        self._connection.executemany(sql, texts)
 
     def _insert(self, table: str, values: Sequence[object]) -> int:
         sql = f"INSERT INTO {table} VALUES ({marks(values)})"
         return self._connection.execute(sql, values).lastrowid or 0
+
+    def _insert_all(self, table: str, rows: Iterable[Sequence[object]]) -> None:
+        listed = list(rows)
+        if listed:
+            sql = f"INSERT INTO {table} VALUES ({marks(listed[0])})"
+            self._connection.executemany(sql, listed)
 
 
 def to_micros(time: datetime) -> int:
@@ -364,26 +383,30 @@ def marks(values: Sized) -> str:
 CALL_FIELDS = tuple(each.name for each in fields(IndexedCall))
 """In the order of the columns of a call."""
 
+_call = attrgetter(*CALL_FIELDS)
+
 
 def to_row(values: Iterable[object]) -> list[object]:
     """Return values as columns have them."""
-    return [_TO_COLUMN.get(type(value), _same)(value) for value in values]
+    return [
+        value if (convert := _TO_COLUMN.get(type(value))) is None else convert(value)
+        for value in values
+    ]
 
 
-def from_row(names: Sequence[str], row: Sequence[object]) -> dict[str, Any]:
-    """Return the columns of a row as what the fields of these names hold."""
-    return {
-        name: None if value is None else _FROM_COLUMN.get(name, _same)(value)
-        for name, value in zip(names, row, strict=True)
-    }
+def from_rows(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each row as what the fields of these names hold."""
+    columns = [(name, _FROM_COLUMN.get(name)) for name in names]
+    for row in rows:
+        yield {
+            name: value if value is None or convert is None else convert(value)
+            for (name, convert), value in zip(columns, row, strict=True)
+        }
 
 
-def _same(value: object) -> object:
-    return value
-
-
-def _uuid(packed: bytes) -> UUID:
-    return UUID(bytes=packed)
+def unpacked_id(packed: bytes) -> UUID:
+    """Return the UUID of 16 bytes; faster than the class itself, and a listing has many."""
+    return msgspec.convert(packed, UUID)
 
 
 _KINDS = {kind.value: kind for kind in LineageKind}
@@ -395,13 +418,13 @@ _TO_COLUMN: Mapping[type, Callable[[Any], object]] = {
     tuple: lambda value: b"".join(each.bytes for each in value),
 }
 _FROM_COLUMN: Mapping[str, Callable[[Any], object]] = {
-    **dict.fromkeys(("id", "run", "session"), _uuid),
+    **dict.fromkeys(("id", "run", "session"), unpacked_id),
     **dict.fromkeys(("at", "created_at", "updated_at"), from_micros),
     "usd": Decimal,
     "kind": lambda value: _KINDS.get(value, LineageKind.UNKNOWN),
     # Each takes 16 bytes.
     "parents": lambda packed: tuple(
-        UUID(bytes=packed[at : at + 16]) for at in range(0, len(packed), 16)
+        unpacked_id(packed[at : at + 16]) for at in range(0, len(packed), 16)
     ),
     "models": lambda text: tuple(text.split("\n")) if text else (),
     "is_priced": bool,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from rath._core.text import valid_unicode
 from rath.errors import SessionDamaged
 from rath.llm.evidence import CallEvidence
 from rath.session.body import was_refused
+from rath.session.content import AssistantTurn, Content, SystemText, ToolFeedback, UserText
 from rath.session.log.build import ParsedLog, parse_log
 from rath.session.log.index.database import (
     OUTCOME_STATES,
@@ -89,10 +89,10 @@ def _tell_header(facts: LogFacts, content: ParsedLog) -> None:
 
 def _tell_rows(facts: LogFacts, content: ParsedLog) -> None:
     for index, row in enumerate(content.rows, start=content.state.n_before):
-        text = "\n".join(filter(None, _row_texts(row.kind_name, row.payload)))
-        if text.strip():
+        text = "\n".join(filter(None, _row_texts(row.content)))
+        if text and not text.isspace():
             excerpt = valid_unicode(text[:_MAX_CHARS])
-            facts.texts.append(RowText(index, valid_unicode(row.kind_name), excerpt))
+            facts.texts.append(RowText(index, row.kind_name, excerpt))
 
 
 def _tell_entries(facts: LogFacts, entries: Iterable[Entry]) -> None:
@@ -110,14 +110,19 @@ def _tell_entries(facts: LogFacts, entries: Iterable[Entry]) -> None:
                 pass
 
 
-def _row_texts(kind: str, payload: Mapping[str, Any]) -> Iterator[str | None]:
+def _row_texts(content: Content) -> Iterator[str | None]:
     """Yield the texts of a row."""
-    if kind not in ("system", "user", "assistant", "tool_result"):
-        return
-    yield _text(payload.get("content"))
-    for call in payload.get("tool_calls") or ():
-        function: Mapping[str, Any] = call.get("function") or {}
-        yield f"{_text(function.get('name')) or ''} {_text(function.get('arguments')) or ''}"
+    match content:
+        case SystemText(text) | UserText(text):
+            yield text
+        case AssistantTurn(text, calls):
+            yield text
+            for call in calls:
+                yield f"{call.name} {call.arguments}"
+        case ToolFeedback(body=body):
+            yield body
+        case _:
+            pass
 
 
 def _call(entry: ModelCall) -> IndexedCall:
@@ -146,7 +151,3 @@ def _price(evidence: CallEvidence) -> CallPrice:
     if evidence.usage is not None:
         return "unpriced"
     return "uncounted" if evidence.was_sent and not was_refused(evidence) else "nothing"
-
-
-def _text(value: object) -> str | None:
-    return value if value is None or isinstance(value, str) else str(value)

@@ -31,11 +31,12 @@ from rath.session.log.index.database import (
     LogFacts,
     SessionSummary,
     displayed_text,
-    from_row,
+    from_rows,
     marks,
     match_of,
     to_micros,
     to_row,
+    unpacked_id,
 )
 from rath.session.log.store import INDEX_FILE_NAME, SessionStore
 
@@ -191,8 +192,8 @@ def index_memory(store: SessionStore, session: UUID) -> IndexMemory:
         with closing(Database(path, busy_seconds=_MEMORY_SECONDS)) as database:
             started_at, n_lines = database.length(session.bytes) or (None, 0)
             rows = database.rows(sql, (session.bytes, session.bytes))
-            children = frozenset(UUID(bytes=child) for (child,) in rows)
-            stamps = {UUID(bytes=each): stamp for each, stamp in database.stamps().items()}
+            children = frozenset(unpacked_id(child) for (child,) in rows)
+            stamps = {unpacked_id(each): stamp for each, stamp in database.stamps().items()}
     except (sqlite3.Error, IndexMismatch, OSError):
         return IndexMemory()
     return IndexMemory(started_at, n_lines, children, stamps)
@@ -286,7 +287,9 @@ class StoreIndex:
         names = ("where", "created_at", "operator", "kind", "n_rows", "is_open")
         sql = """SELECT id, stamp, place, created, operator, kind, n_rows, is_open FROM sessions
                  WHERE state != 'damaged'"""
-        facts = {row[:2]: ListedLog(**from_row(names, row[2:])) for row in self._rows(sql)}
+        rows = self._rows(sql)
+        logs = from_rows(names, (row[2:] for row in rows))
+        facts = {row[:2]: ListedLog(**log) for row, log in zip(rows, logs, strict=True)}
         return {each: facts.get((each.bytes, stamp)) for each, stamp in self._stamps.items()}
 
     def count(self, asked: SessionFilter) -> int:
@@ -318,7 +321,7 @@ class StoreIndex:
                  FROM words JOIN said ON said.id = words.rowid JOIN sessions ON sessions.n = said.n
                  WHERE words MATCH ? ORDER BY words.rank, sessions.created DESC, said.id LIMIT ?"""
         return tuple(
-            SearchHit(UUID(bytes=session), at, kind, " ".join(displayed_text(snippet).split()))
+            SearchHit(unpacked_id(session), at, kind, " ".join(displayed_text(snippet).split()))
             for session, at, kind, snippet in self._rows(sql, (match, limit))
         )
 
@@ -355,16 +358,18 @@ class StoreIndex:
                         completion, total, calls.usd, price
                  FROM calls JOIN sessions USING (n)
                  WHERE sessions.id IN ({}) ORDER BY at, calls.id"""
+        rows = self._rows_of(sql, sessions)
+        calls = from_rows(CALL_FIELDS, (row[1:] for row in rows))
         return tuple(
-            (UUID(bytes=session), IndexedCall(**from_row(CALL_FIELDS, call)))
-            for session, *call in self._rows_of(sql, sessions)
+            (unpacked_id(row[0]), IndexedCall(**call))
+            for row, call in zip(rows, calls, strict=True)
         )
 
     def given_tokens(self, sessions: Collection[UUID]) -> dict[UUID, int]:
         """Return the tokens that came without a call, by the session that they came with."""
         sql = """SELECT given.session, given.tokens FROM given JOIN sessions USING (n)
                  WHERE sessions.id IN ({})"""
-        return {UUID(bytes=each): tokens for each, tokens in self._rows_of(sql, sessions)}
+        return {unpacked_id(each): tokens for each, tokens in self._rows_of(sql, sessions)}
 
     def close(self) -> None:
         """Close the index; the next question opens it again."""
@@ -387,7 +392,7 @@ class StoreIndex:
         return self._ids(sql, session.bytes)
 
     def _ids(self, sql: str, *values: object) -> tuple[UUID, ...]:
-        return tuple(UUID(bytes=row[0]) for row in self._rows(sql, values))
+        return tuple(unpacked_id(row[0]) for row in self._rows(sql, values))
 
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         return self._ask(lambda database: database.rows(sql, values))
@@ -403,8 +408,9 @@ class StoreIndex:
         n_members = len(_MEMBERS)
         titles = {row[0]: row[n_members:] for row in rows}
         summaries: list[SessionSummary] = []
-        for row in rows:
-            members = from_row(_MEMBERS, row[:n_members])
+        for row, members in zip(
+            rows, from_rows(_MEMBERS, (row[:n_members] for row in rows)), strict=True
+        ):
             is_open = members.pop("is_open")
             # Whether somebody is at work stands in no log.
             if is_open and self.store.is_being_written(members["id"]):
@@ -466,7 +472,7 @@ class StoreIndex:
         read: list[tuple[LogFacts, str]] = []
         n_bytes = 0
         for number, session in enumerate(changed, start=1):
-            facts = self._read(UUID(bytes=session), database)
+            facts = self._read(unpacked_id(session), database)
             if facts is None:
                 gone.add(session)
             else:
