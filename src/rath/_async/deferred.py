@@ -165,7 +165,7 @@ class Deferred(Generic[T]):
 
     def done(self) -> bool:
         """Tell whether the value or the error is there."""
-        return self._running is None or self._running.future.done()
+        return self._running is None or self._running.is_done
 
     @property
     def latest(self) -> T | None:
