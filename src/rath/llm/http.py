@@ -120,7 +120,7 @@ class HttpAnswer:
                 raise self._error
             if self.is_complete:
                 return b""
-            await self._wait()
+            await self._next_event()
         chunk = self._chunks.popleft()
         self._n_buffered -= len(chunk)
         if self._connection is not None and self._n_buffered <= _MAX_BUFFERED_BYTES // 4:
@@ -147,7 +147,7 @@ class HttpAnswer:
     async def until_head(self) -> None:
         """Wait until status and headers are there."""
         while not self.status and self._error is None:
-            await self._wait()
+            await self._next_event()
         if self._error is not None and not self.status:
             raise self._error
 
@@ -191,12 +191,9 @@ class HttpAnswer:
                 self._connection.pause()
             self._wake()
 
-    async def _wait(self) -> None:
+    def _next_event(self) -> asyncio.Future[None]:
         self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -224,7 +221,7 @@ class _Connection(_Peer):
         self._pool = pool
         self._poll = select.poll() if hasattr(select, "poll") else None
         self._answer: HttpAnswer | None = None
-        self._error: Exception | None = None
+        self._parser: Any = None
         self._is_paused = False
         self.idle_since = 0.0
 
@@ -234,8 +231,6 @@ class _Connection(_Peer):
         """Write a request, and return its answer, of which nothing is there yet."""
         assert self.transport is not None
         self._answer = answer = HttpAnswer(self)
-        # A parser for each answer: the state of one that failed halfway is not worth keeping.
-        self._parser = httptools.HttpResponseParser(self)
         self._head: dict[str, str] = {}
         self._reason = b""
         self._n_head = 0
@@ -245,7 +240,7 @@ class _Connection(_Peer):
 
     def end_answer(self, *, is_complete: bool) -> None:
         """Give the connection back, or close it where more of the answer may come."""
-        self._answer = None
+        self._answer = self._parser = None
         self.resume()
         self._pool.take_back(
             self, is_usable=is_complete and self._stays_open and not self._has_surplus
@@ -285,6 +280,10 @@ class _Connection(_Peer):
         if self._answer is None:
             self.abort()
             return
+        if self._parser is None:
+            # One for each answer: the state of one that failed halfway is not worth keeping. Not
+            # before the answer, since it holds seven objects.
+            self._parser = httptools.HttpResponseParser(self)
         try:
             self._parser.feed_data(data)
             if not self._answer.status:
@@ -396,7 +395,8 @@ class HttpPool:
 
         Args:
             request: All bytes.
-            connect_seconds: How long a connection may take to open, or to become free.
+            connect_seconds: How long a connection may take to open. How long one may take to become
+                free is for the caller to say, who may cancel the wait.
 
         Raises:
             HttpError: No answer came.
@@ -455,26 +455,22 @@ class HttpPool:
     # ------------------------------------------------------------ inner
 
     async def _acquire(self, seconds: float) -> _Connection:
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    while self._idle:
-                        connection = self._idle.pop()
-                        if connection.is_usable():
-                            return connection
-                        connection.abort()
-                    if len(self._open) + self._n_opening < self._max_connections:
-                        return await self._connect()
-                    waiter = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    try:
-                        await waiter
-                    except BaseException:
-                        if waiter.done() and not waiter.cancelled():
-                            self._wake_one()
-                        raise
-        except TimeoutError as exc:
-            raise ConnectTimeout(f"no connection in {seconds:g} s") from exc
+        while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.is_usable():
+                    return connection
+                connection.abort()
+            if len(self._open) + self._n_opening < self._max_connections:
+                return await self._connect(seconds)
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except BaseException:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_one()
+                raise
 
     def _wake_one(self) -> None:
         while self._waiters:
@@ -483,11 +479,15 @@ class HttpPool:
                 waiter.set_result(None)
                 return
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self, seconds: float) -> _Connection:
         self._n_opening += 1
+        deadline = asyncio.timeout(seconds)
         try:
-            connection = await self._open_connection()
+            async with deadline:
+                connection = await self._open_connection()
         except OSError as exc:
+            if deadline.expired():
+                raise ConnectTimeout(f"no connection in {seconds:g} s") from exc
             raise ConnectError(f"{type(exc).__name__}: {exc}") from exc
         finally:
             self._n_opening -= 1
