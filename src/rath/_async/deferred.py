@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -53,7 +54,7 @@ class Nested:
 
     def __init__(self, outer: Nested | None = None) -> None:
         self._outer = outer
-        self._cells: list[weakref.ref[Deferred[Any]]] = []
+        self._cells: tuple[weakref.ref[Deferred[Any]], ...] = ()
 
     def add(self, cell: Deferred[Any]) -> None:
         """Remember a run, here and further out, without keeping it."""
@@ -61,7 +62,7 @@ class Nested:
             scope: Nested | None = self
             while scope is not None:
                 alive = [ref for ref in scope._cells if not _is_over(ref)]  # noqa: SLF001  # own class
-                scope._cells = [*alive, weakref.ref(cell)]  # noqa: SLF001  # own class
+                scope._cells = (*alive, weakref.ref(cell))  # noqa: SLF001  # own class
                 scope = scope._outer  # noqa: SLF001  # own class
 
     def cancel(self) -> None:
@@ -159,7 +160,7 @@ class Deferred(Generic[T]):
         context.run(_writing.set, cell)
         context.run(_nested.set, cell._nested)
         cell._running = runtime().submit(
-            lambda: cell._fill(make, on_cancel), label=label, context=context
+            partial(cell._fill, make, on_cancel), label=label, context=context
         )
         return cell
 

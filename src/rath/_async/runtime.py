@@ -138,13 +138,16 @@ class Running:
         It is made for the first of them: a future with its locks is 14 objects, and of thousands of
         runs in flight few are waited for at a time.
         """
-        if self._future is not None:
-            return self._future
+        future = self._future
+        if future is not None:
+            return future
         made: futures.Future[Any] = futures.Future()
         # A running future refuses cancel(): only `cancel` below ends it, through its task.
         made.set_running_or_notify_cancel()
         with _futures_lock:
-            future = self._future = self._future or made
+            future = self._future
+            if future is None:
+                future = self._future = made
             end = self._end
         if future is made and end is not None:
             _set_end(future, end)

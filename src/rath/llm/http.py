@@ -120,7 +120,7 @@ class HttpAnswer:
                 raise self._error
             if self.is_complete:
                 return b""
-            await self._next_event()
+            await self.next_event()
         chunk = self._chunks.popleft()
         self._n_buffered -= len(chunk)
         if self._connection is not None and self._n_buffered <= _MAX_BUFFERED_BYTES // 4:
@@ -144,12 +144,16 @@ class HttpAnswer:
         if connection is not None:
             connection.end_answer(is_complete=self.is_complete)
 
-    async def until_head(self) -> None:
-        """Wait until status and headers are there."""
-        while not self.status and self._error is None:
-            await self._next_event()
+    @property
+    def has_head(self) -> bool:
+        """Whether status and headers are there.
+
+        Raises:
+            HttpError: They will never come.
+        """
         if self._error is not None and not self.status:
             raise self._error
+        return bool(self.status)
 
     def add(self, data: bytes) -> None:
         """Take bytes of the body from the wire."""
@@ -191,7 +195,8 @@ class HttpAnswer:
                 self._connection.pause()
             self._wake()
 
-    def _next_event(self) -> asyncio.Future[None]:
+    def next_event(self) -> asyncio.Future[None]:
+        """Return the next event: head, bytes or end; one waits for it at a time."""
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
@@ -404,7 +409,8 @@ class HttpPool:
         connection = await self._acquire(connect_seconds)
         answer = connection.send(request)
         try:
-            await answer.until_head()
+            while not answer.has_head:
+                await answer.next_event()
         except BaseException:
             await answer.aclose()
             raise

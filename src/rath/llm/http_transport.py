@@ -177,8 +177,9 @@ class HttpTransport:
     async def post(self, body: bytes) -> WireReply:
         target = self._target
         async with TimeLimit(target):
-            status, content = await self._read("POST", self._path, target, body)
-        return WireReply.redacted(status, content, target)
+            answer = await self._connection.send("POST", self._path, target, body)
+            content = await _content_of(answer, target)
+        return WireReply.redacted(answer.status, content, target)
 
     @asynccontextmanager
     async def stream(self, body: bytes) -> AsyncGenerator[HttpStream, None]:
@@ -212,28 +213,27 @@ class HttpTransport:
         query = {**dict(self._connection.endpoint.query), **dict(listing.query)}
         for _ in range(_MAX_PAGES):
             path = f"{listing.path}?{urlencode(query)}" if query else listing.path
-            status, content = await self._read("GET", path, target)
-            content = target.redactor.json_bytes(content)
+            answer = await self._connection.send("GET", path, target)
+            content = target.redactor.json_bytes(await _content_of(answer, target))
             try:
                 names, last = decode_models(content)
             except (ValueError, RecursionError) as exc:
                 problem = "not with a list of models"
-                raise errors.protocol_error(target, problem, content, status=status) from exc
+                raise errors.protocol_error(target, problem, content, status=answer.status) from exc
             found.update(names)
             if listing.cursor is None or last is None:
                 break
             query[listing.cursor] = last
         return found
 
-    async def _read(
-        self, method: str, path: str, target: RequestTarget, body: bytes | None = None
-    ) -> tuple[int, bytes]:
-        answer = await self._connection.send(method, path, target, body)
-        try:
-            with ErrorMapping(target):
-                return answer.status, await answer.read()
-        finally:
-            await answer.aclose()
+
+async def _content_of(answer: HttpAnswer, target: RequestTarget) -> bytes:
+    """Read an answer to its end, and close it."""
+    try:
+        with ErrorMapping(target):
+            return await answer.read()
+    finally:
+        await answer.aclose()
 
 
 class HttpStream:
