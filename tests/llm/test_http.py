@@ -315,6 +315,42 @@ def test_requests_beyond_the_limit_wait_for_a_connection() -> None:
     run(test())
 
 
+def test_connections_stay_open_for_those_who_wait_however_many_answers_come_at_once() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+        async with (
+            serving(held(gate)) as server,
+            pool_of(server.origin, max_connections=250) as pool,
+        ):
+            asking = [asyncio.create_task(ask(pool)) for _ in range(600)]
+            await server.until(lambda: server.n_open == 250)
+            gate.set()
+            assert await asyncio.gather(*asking) == [HELLO] * 600
+            assert server.n_connections == 250
+
+    run(test())
+
+
+def test_a_connection_for_who_gave_up_in_that_moment_goes_to_the_next() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+        async with (
+            serving(held(gate)) as server,
+            pool_of(server.origin, max_connections=1) as pool,
+        ):
+            gate.set()
+            first = await pool.send(REQUEST, connect_seconds=PATIENCE)
+            gives_up, waits = (asyncio.create_task(ask(pool)) for _ in range(2))
+            await asyncio.sleep(0)
+            assert await first.read() == b"hello"
+            await first.aclose()  # the connection is given to the one that gives up
+            gives_up.cancel()
+            assert await waits == HELLO
+            assert server.n_connections == 1
+
+    run(test())
+
+
 def test_a_request_waits_for_a_free_connection_as_long_as_its_caller() -> None:
     n_requests = 0
 

@@ -389,7 +389,8 @@ class HttpPool:
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._n_opening = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[_Connection | None]] = deque()
+        """Each gets a connection, or None where there is room to open one."""
         self._expiry: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -441,7 +442,13 @@ class HttpPool:
 
     def take_back(self, connection: _Connection, *, is_usable: bool) -> None:
         """Take a connection whose answer has ended."""
-        if not is_usable or self._is_closed or len(self._idle) >= _MAX_IDLE:
+        if not is_usable or self._is_closed:
+            connection.abort()
+            return
+        # Before the limit: thousands of answers may come at once while thousands wait.
+        if self._wake_one(connection):
+            return
+        if len(self._idle) >= _MAX_IDLE:
             connection.abort()
             return
         loop = asyncio.get_running_loop()
@@ -449,7 +456,6 @@ class HttpPool:
         self._idle.append(connection)
         if self._expiry is None:
             self._set_expiry(self._idle_seconds)
-        self._wake_one()
 
     def forget(self, connection: _Connection) -> None:
         """Forget a connection that is closed."""
@@ -469,21 +475,35 @@ class HttpPool:
                 connection.abort()
             if len(self._open) + self._n_opening < self._max_connections:
                 return await self._connect(seconds)
+            waiter: asyncio.Future[_Connection | None]
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
-                await waiter
+                given = await waiter
             except BaseException:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_one()
+                    self._pass_on(waiter.result())
                 raise
+            if given is not None:
+                if given.is_usable():
+                    return given
+                given.abort()
 
-    def _wake_one(self) -> None:
+    def _pass_on(self, given: _Connection | None) -> None:
+        """Give what a request has got, that needs it no more, to another one."""
+        if given is None:
+            self._wake_one()
+        else:
+            self.take_back(given, is_usable=given.is_usable())
+
+    def _wake_one(self, connection: _Connection | None = None) -> bool:
+        """Give a connection, or room for one, to who has waited longest; tell if there is any."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)
-                return
+                waiter.set_result(connection)
+                return True
+        return False
 
     async def _connect(self, seconds: float) -> _Connection:
         self._n_opening += 1
