@@ -273,7 +273,9 @@ class Deferred(Generic[T]):
         on_cancel: Callable[[T | None], T],
     ) -> None:
         try:
-            self._latest = self._value = await make(self)
+            coroutine = make(self)
+            del make  # as in the runtime
+            self._latest = self._value = await coroutine
         except asyncio.CancelledError:
             self._latest = self._value = on_cancel(self._latest)
             self.cancel_nested()

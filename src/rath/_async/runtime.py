@@ -187,7 +187,9 @@ class Running:
         if self._cancelled and self._task is not None:
             self._task.cancel()
         try:
-            result = await make()
+            coroutine = make()
+            del make  # as long as the run goes on it would hold all that it was made from
+            result = await coroutine
         except BaseException as exc:  # noqa: BLE001  # it belongs to whoever reads the future
             self._finish((None, exc))
         else:

@@ -9,7 +9,8 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
-from rath._core.dataclasses import dataclass
+from msgspec import Struct
+
 from rath.llm.chat_request import (
     SAMPLING_FIELDS,
     RathLLMChatRequest,
@@ -101,8 +102,7 @@ ContentParts = Callable[[str | None, Sequence[Image]], list[dict[str, Any]]]
 """Writes a text and images as the list of content parts of a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyTail:
+class BodyTail(Struct, frozen=True, gc=False):
     """The end of a body, which does not change while messages are added."""
 
     content: bytes
