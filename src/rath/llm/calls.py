@@ -11,7 +11,7 @@ from abc import ABC
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -123,15 +123,9 @@ class ModelCaller(ABC, Generic[P]):
         Raises:
             ProviderError: The last try failed.
         """
-
-        def live(_: int) -> Awaitable[T]:
-            facts = call.facts
-            refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.provider_kind)
-            return attempt()
-
         try:
             return await retries.retry(
-                live,
+                partial(_begin_try, call, attempt),
                 policy=self.retry_policy,
                 retryable=self.retryable,
                 on_attempt=call.attempts.append,
@@ -152,6 +146,12 @@ class ModelCaller(ABC, Generic[P]):
         except Exception as exc:
             call.fail(exc)
             raise
+
+
+def _begin_try(call: CallRecorder, attempt: Callable[[], Awaitable[T]], _: int) -> Awaitable[T]:
+    facts = call.facts
+    refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.provider_kind)
+    return attempt()
 
 
 async def enter_endpoint(

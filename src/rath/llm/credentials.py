@@ -42,6 +42,7 @@ _AZURE_SUFFIXES = tuple(
 end with `.azure.com` too."""
 
 
+@lru_cache(maxsize=64)
 def public_url(url: str | None) -> str | None:
     """Return scheme, host, port and path of `url`, without query, user and password."""
     parts = _split(url)
