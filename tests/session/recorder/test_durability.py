@@ -6,18 +6,19 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from itertools import count
-from typing import Any
+from uuid import UUID
 
 import pytest
 
+from rath._core.blobs import Blob
 from rath.errors import PersistenceError
-from rath.llm.chat_response import RathLLMAssistantMessage
 from rath.session import Session
 from rath.session.log.verify import verify
 from rath.session.persistence.store import FileStore, stores
-from rath.testing import tool_call
+from rath.testing import Turn, tool_call
 from rath.testing.store import FakeSessionStore, MemoryLog
 from tests.support.api import partial_path_of
 from tests.support.sessions import FunctionTool, run
@@ -40,11 +41,19 @@ class GateStore(FakeSessionStore):
         self.forced: dict[int, int] = {}
         """By identity of a log: how many of its bytes would survive a loss of power."""
 
-    def write(self, session: Any, entry: MemoryLog, data: bytes, *rest: Any, durable: bool) -> None:
+    def write(
+        self,
+        session: UUID,
+        entry: MemoryLog,
+        data: bytes,
+        blobs: Collection[Blob],
+        *,
+        durable: bool,
+    ) -> None:
         if self.says in data:
             self.reached.set()
             assert self.gate.wait(PATIENCE)
-        super().write(session, entry, data, *rest, durable=durable)
+        super().write(session, entry, data, blobs, durable=durable)
         if durable:
             self.forced[id(entry)] = len(entry.data)
 
@@ -102,10 +111,18 @@ def test_results_are_forced_beside_the_next_model_call(store: GateStore) -> None
 @pytest.mark.parametrize(("durability", "n_forced"), [("turn", 2), ("none", 0)])
 def test_a_round_is_handed_over_twice(store: GateStore, durability: str, n_forced: int) -> None:
     n_rounds, n_around = 40, 8  # parents, beginning and end
-    script, tool = [*[tool_call("f")] * n_rounds, "done"], FunctionTool("f", lambda *_: 1)
+    script: list[Turn] = [*[tool_call("f")] * n_rounds, "done"]
+    tool = FunctionTool("f", lambda *_: 1)
     run(script, tool, persist=True, durability=durability).synchronize()
     assert store.n_writes <= 2 * n_rounds + n_around
     assert store.n_durable <= n_forced * n_rounds + n_around
+
+
+def error_of(session: Session) -> BaseException | None:
+    """Wait for the end of a run, and return how it failed."""
+    with suppress(PersistenceError):
+        session.synchronize()
+    return session.body.error()
 
 
 class Disk:
@@ -139,47 +156,31 @@ def test_a_run_ends_when_all_of_it_is_forced(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-@pytest.mark.parametrize("effects", ["read_only", "non_idempotent"])
+@pytest.mark.parametrize("make", [SafeTool, FunctionTool], ids=["read only", "not idempotent"])
+@pytest.mark.parametrize("fail_at", [1, 2, 3, 4, 5])
 def test_a_disk_that_fails_late_fails_the_run(
-    monkeypatch: pytest.MonkeyPatch, effects: str, error: int
+    monkeypatch: pytest.MonkeyPatch, fail_at: int, make: type[FunctionTool], error: int
 ) -> None:
     user, agent = Session.from_user_message("go"), Session.from_agent_prompt("x")
     for session in (user, agent):
         session.save()
-    for fail_at in count(1):
-        disk = Disk(fail_at, error)
-        made: list[int] = []
-        tool = FunctionTool("f", lambda *_, made=made: made.append(1))
-        tool.effects = effects
-
-        def ask(_: object, made: list[int] = made) -> RathLLMAssistantMessage:
-            return tool_call("f", {"n": len(made)})
-
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", disk)
-            out = run([ask, ask, "done"], tool, user=user, agent=agent, persist=True)
-            failure = wait_for(out)
-        if len(disk.sizes) < fail_at:
-            assert failure is None
-            break
-        assert isinstance(failure, PersistenceError)
-        assert os.strerror(error) in str(failure)
-        path = FileStore().path(out.id)
-        assert not path.exists()
-        assert partial_path_of(path).stat().st_size >= disk.sizes[-1]
-        assert verify(FileStore(), out.id).is_sound
-        loaded = Session.load(out.id)
-        n_entries = len(loaded.record)
-        assert list(loaded.record) == list(out.partial_record.prefix(n_entries))
-        if effects == "non_idempotent" and fail_at == 1:
-            assert made == []
-    assert fail_at > 2
-
-
-def wait_for(session: Session) -> BaseException | None:
-    """Return the error of a run that has ended."""
-    try:
-        session.synchronize()
-    except PersistenceError as exc:
-        return exc
-    return None
+    disk, made = Disk(fail_at, error), list[int]()
+    tool = make("f", lambda *_: made.append(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", disk)
+        script: list[Turn] = [tool_call("f"), tool_call("f"), "done"]
+        out = run(script, tool, user=user, agent=agent, persist=True)
+        failure = error_of(out)
+    path = FileStore().path(out.id)
+    if len(disk.sizes) < fail_at:  # what came together was forced together
+        assert (failure, path.exists()) == (None, True)
+        return
+    assert isinstance(failure, PersistenceError)
+    assert os.strerror(error) in str(failure)
+    assert not path.exists()
+    assert partial_path_of(path).stat().st_size >= disk.sizes[-1]
+    assert verify(FileStore(), out.id).is_sound
+    record = list(Session.load(out.id).record)
+    assert record == list(out.partial_record.prefix(len(record)))
+    # Before each call its intent is forced.
+    assert make is SafeTool or len(made) < fail_at
