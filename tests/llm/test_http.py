@@ -315,21 +315,85 @@ def test_requests_beyond_the_limit_wait_for_a_connection() -> None:
     run(test())
 
 
-def test_a_request_that_finds_no_free_connection_in_time_was_not_sent() -> None:
+def test_connections_stay_open_for_those_who_wait_however_many_answers_come_at_once() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+        async with (
+            serving(held(gate)) as server,
+            pool_of(server.origin, max_connections=250) as pool,
+        ):
+            asking = [asyncio.create_task(ask(pool)) for _ in range(600)]
+            await server.until(lambda: server.n_open == 250)
+            gate.set()
+            assert await asyncio.gather(*asking) == [HELLO] * 600
+            assert server.n_connections == 250
+
+    run(test())
+
+
+def test_a_connection_for_who_gave_up_in_that_moment_goes_to_the_next() -> None:
     async def test() -> None:
         gate = asyncio.Event()
         async with (
             serving(held(gate)) as server,
             pool_of(server.origin, max_connections=1) as pool,
         ):
+            gate.set()
+            first = await pool.send(REQUEST, connect_seconds=PATIENCE)
+            gives_up, waits = (asyncio.create_task(ask(pool)) for _ in range(2))
+            await asyncio.sleep(0)
+            assert await first.read() == b"hello"
+            await first.aclose()  # the connection is given to the one that gives up
+            gives_up.cancel()
+            assert await waits == HELLO
+            assert server.n_connections == 1
+
+    run(test())
+
+
+def test_a_request_waits_for_a_free_connection_as_long_as_its_caller() -> None:
+    n_requests = 0
+
+    async def test() -> None:
+        gate = asyncio.Event()
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal n_requests
+            while True:
+                await read_request(reader)
+                n_requests += 1
+                await gate.wait()
+                writer.write(OK)
+
+        async with serving(talk) as server, pool_of(server.origin, max_connections=1) as pool:
             first = asyncio.create_task(ask(pool))
             await server.until(lambda: server.n_open == 1)
-            with pytest.raises(ConnectTimeout, match=r"no connection in 0\.01 s"):
-                await pool.send(REQUEST, connect_seconds=0.01)
+            patient = asyncio.create_task(pool.send(REQUEST, connect_seconds=0.001))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await pool.send(REQUEST, connect_seconds=PATIENCE)
             gate.set()
             assert await first == HELLO
+            answer = await patient
+            assert await answer.read() == b"hello"
+            await answer.aclose()
             assert await ask(pool) == HELLO
             assert server.n_connections == 1
+
+    run(test())
+    assert n_requests == 3  # the one that was given up was never sent
+
+
+def test_a_connection_that_does_not_open_in_time_is_an_error() -> None:
+    async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()  # says nothing, not even in TLS
+
+    async def test() -> None:
+        async with serving(talk) as server:
+            origin = server.origin._replace(scheme="https")
+            async with pool_of(origin, tls=ssl.create_default_context()) as pool:
+                with pytest.raises(ConnectTimeout, match=r"no connection in 0\.01 s"):
+                    await pool.send(REQUEST, connect_seconds=0.01)
 
     run(test())
 

@@ -26,6 +26,7 @@ from rath.errors import (
     ProviderStatusError,
 )
 from rath.llm import Provider, evidence_of
+from rath.llm.credentials import RequestTarget
 from rath.llm.errors import explain_refusal, may_mean_the_same, near_model, status_error
 from rath.session import Session, run_session_loop
 from tests.support import chat_replies as replies
@@ -41,7 +42,7 @@ ASKED = request_target(model="gpt-9", model_from="env OPENAI_DEFAULT_MODEL", sec
 def explain(
     error: ProviderStatusError, *offered: str, failing: Exception | None = None
 ) -> ProviderStatusError:
-    async def list_models() -> Sequence[str]:
+    async def list_models(_: RequestTarget) -> Sequence[str]:
         if failing is not None:
             raise failing
         return offered
@@ -176,7 +177,7 @@ def test_another_reason_keeps_its_class_and_gets_a_note(status: int, message: st
 def test_a_list_that_takes_long_is_not_waited_for() -> None:
     waited: list[float] = []
 
-    async def list_models() -> Sequence[str]:
+    async def list_models(_: RequestTarget) -> Sequence[str]:
         try:
             await asyncio.sleep(60)
         finally:

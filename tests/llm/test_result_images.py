@@ -64,7 +64,7 @@ def asked(messages: Sequence[RathLLMMessage]) -> RathLLMChatRequest:
 
 
 def written(messages: Sequence[RathLLMMessage]) -> list[dict[str, Any]]:
-    body = RequestBody(ListWriter(lambda _: {}, None))
+    body = RequestBody(ListWriter({}, None))
     body.append(messages)
     said: list[dict[str, Any]] = json.loads(body.content(streaming=False))["messages"]
     return said
@@ -146,7 +146,7 @@ messages = st.lists(
 def test_a_body_that_grows_is_one_that_was_written_at_once(
     first: list[RathLLMMessage], more: list[RathLLMMessage]
 ) -> None:
-    grown, whole = (RequestBody(ListWriter(lambda _: {}, None)) for _ in range(2))
+    grown, whole = (RequestBody(ListWriter({}, None)) for _ in range(2))
     for message in first + more:
         _ = grown.content(streaming=False), grown.digest(streaming=False)
         grown.append([message])

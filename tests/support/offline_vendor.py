@@ -107,9 +107,7 @@ class OfflineClient(VendorClient):
         )
 
     def write_body(self, request: RathLLMChatRequest, *, model: str) -> BodyWriter:
-        def parameters(streaming: bool) -> dict[str, Any]:
-            return {"model": model, "temperature": request.temperature, "stream": streaming}
-
+        parameters = {"model": model, "temperature": request.temperature, "stream": False}
         return ListWriter(parameters, None, encode=self._vendor.encode)
 
     async def connect(self, target: RequestTarget) -> Transport:

@@ -78,6 +78,33 @@ def test_run_gives_the_result_or_the_very_error() -> None:
     assert caught.value is error
 
 
+def test_a_result_that_nobody_waited_for_is_there_for_who_comes_later() -> None:
+    first = runtime().submit(nothing, label="work")
+    runtime().run(nothing, label="later work")
+    assert first.is_done
+    assert first.future.done()
+    assert first.future is first.future
+    assert first.future.result() is None
+
+
+def test_all_who_wait_at_once_wait_for_the_same_end() -> None:
+    gate, found = threading.Event(), list[object]()
+
+    async def work() -> int:
+        await runtime().call_in_worker(gate.wait)
+        return 4
+
+    running = runtime().submit(work, label="work")
+    waiting = [threading.Thread(target=lambda: found.append(running.future)) for _ in range(8)]
+    for thread in waiting:
+        thread.start()
+    gate.set()
+    for thread in waiting:
+        thread.join()
+    assert running.future.result() == 4
+    assert found == [running.future] * 8
+
+
 def test_a_run_on_its_own_thread_is_refused_by_name() -> None:
     async def wait_for_itself() -> None:
         runtime().run(nothing, label="opening a sandbox")

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -53,7 +54,7 @@ class Nested:
 
     def __init__(self, outer: Nested | None = None) -> None:
         self._outer = outer
-        self._cells: list[weakref.ref[Deferred[Any]]] = []
+        self._cells: tuple[weakref.ref[Deferred[Any]], ...] = ()
 
     def add(self, cell: Deferred[Any]) -> None:
         """Remember a run, here and further out, without keeping it."""
@@ -61,7 +62,7 @@ class Nested:
             scope: Nested | None = self
             while scope is not None:
                 alive = [ref for ref in scope._cells if not _is_over(ref)]  # noqa: SLF001  # own class
-                scope._cells = [*alive, weakref.ref(cell)]  # noqa: SLF001  # own class
+                scope._cells = (*alive, weakref.ref(cell))  # noqa: SLF001  # own class
                 scope = scope._outer  # noqa: SLF001  # own class
 
     def cancel(self) -> None:
@@ -159,13 +160,13 @@ class Deferred(Generic[T]):
         context.run(_writing.set, cell)
         context.run(_nested.set, cell._nested)
         cell._running = runtime().submit(
-            lambda: cell._fill(make, on_cancel), label=label, context=context
+            partial(cell._fill, make, on_cancel), label=label, context=context
         )
         return cell
 
     def done(self) -> bool:
         """Tell whether the value or the error is there."""
-        return self._running is None or self._running.future.done()
+        return self._running is None or self._running.is_done
 
     @property
     def latest(self) -> T | None:
@@ -272,7 +273,9 @@ class Deferred(Generic[T]):
         on_cancel: Callable[[T | None], T],
     ) -> None:
         try:
-            self._latest = self._value = await make(self)
+            coroutine = make(self)
+            del make  # as in the runtime
+            self._latest = self._value = await coroutine
         except asyncio.CancelledError:
             self._latest = self._value = on_cancel(self._latest)
             self.cancel_nested()

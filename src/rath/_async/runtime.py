@@ -111,8 +111,8 @@ def _daemon_executor(workers: WorkerThreads) -> futures.ThreadPoolExecutor:
 class Running:
     """A coroutine that was submitted to the runtime: its result, and the means to end it."""
 
-    __slots__ = ("_begun", "_cancelled", "_task", "at_exit", "future", "is_given_up", "label",
-                 "pid")  # fmt: skip
+    __slots__ = ("_begun", "_cancelled", "_end", "_future", "_task", "at_exit", "is_given_up",
+                 "label", "pid")  # fmt: skip
 
     def __init__(self, label: str, at_exit: AtExit = "end") -> None:
         self.label = label
@@ -120,17 +120,55 @@ class Running:
         self.is_given_up = False
         """Whether somebody asked it to end, so that its end at exit is no news."""
         self.pid = os.getpid()
-        self.future: futures.Future[Any] = futures.Future()
-        # A running future refuses cancel(): only `cancel` below ends it, through its task.
-        self.future.set_running_or_notify_cancel()
+        self._end: tuple[Any, BaseException | None] | None = None
+        self._future: futures.Future[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._begun = False
         self._cancelled = False
 
-    def start(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
-        """Create the task; called on the thread of the loop that runs it."""
-        self._task = asyncio.get_running_loop().create_task(self._drive(make), name=self.label)
-        return self._task
+    @property
+    def is_done(self) -> bool:
+        """Whether the result or the error is there."""
+        return self._end is not None
+
+    @property
+    def future(self) -> futures.Future[Any]:
+        """The result, for those who wait for it.
+
+        It is made for the first of them: a future with its locks is 14 objects, and of thousands of
+        runs in flight few are waited for at a time.
+        """
+        future = self._future
+        if future is not None:
+            return future
+        made: futures.Future[Any] = futures.Future()
+        # A running future refuses cancel(): only `cancel` below ends it, through its task.
+        made.set_running_or_notify_cancel()
+        with _futures_lock:
+            future = self._future
+            if future is None:
+                future = self._future = made
+            end = self._end
+        if future is made and end is not None:
+            _set_end(future, end)
+        return future
+
+    def start(
+        self,
+        make: Callable[[], Coroutine[Any, Any, Any]],
+        among: set[Running] | None = None,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        """Create the task; called on the thread of the loop that runs it.
+
+        Args:
+            make: Makes the coroutine.
+            among: Those that run; it is taken out when all that its end starts has been started.
+            context: Context variables; a copy of the caller's by default.
+        """
+        self._task = asyncio.get_running_loop().create_task(
+            self._drive(make, among), name=self.label, context=context
+        )
 
     def cancel(self) -> None:
         """Ask the coroutine to end; returns at once. Called where `start` was called."""
@@ -138,23 +176,47 @@ class Running:
         if self._task is not None and self._begun:
             self._task.cancel()
 
-    async def _drive(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    async def _drive(
+        self,
+        make: Callable[[], Coroutine[Any, Any, Any]],
+        among: set[Running] | None,
+    ) -> None:
         # A task that is cancelled before its first step never enters its coroutine, so the
         # cancellation waits here until the coroutine can see it.
         self._begun = True
         if self._cancelled and self._task is not None:
             self._task.cancel()
         try:
-            result = await make()
-        except asyncio.CancelledError as exc:
-            self.future.set_exception(exc)
+            coroutine = make()
+            del make  # as long as the run goes on it would hold all that it was made from
+            result = await coroutine
         except BaseException as exc:  # noqa: BLE001  # it belongs to whoever reads the future
-            self.future.set_exception(exc)
+            self._finish((None, exc))
         else:
-            self.future.set_result(result)
+            self._finish((result, None))
         finally:
             # The task holds the context of the run; who keeps the result shall not keep that.
             self._task = None
+            if among is not None:
+                among.discard(self)
+
+    def _finish(self, end: tuple[Any, BaseException | None]) -> None:
+        with _futures_lock:
+            self._end, future = end, self._future
+        if future is not None:
+            _set_end(future, end)
+
+
+_futures_lock = threading.RLock()
+"""Guards the few instructions in which a run ends, or its future is made."""
+
+
+def _set_end(future: futures.Future[Any], end: tuple[Any, BaseException | None]) -> None:
+    result, error = end
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 class Runtime:
@@ -201,9 +263,11 @@ class Runtime:
         # Here and not on the loop, so that work submitted a moment before exit is known there.
         self._running.add(running)
         self._own.loop.call_soon_threadsafe(
-            partial(self._start, running, make),
+            running.start,
+            make,
+            self._running,
             # An empty context is false.
-            context=contextvars.copy_context() if context is None else context,
+            contextvars.copy_context() if context is None else context,
         )
         return running
 
@@ -361,7 +425,7 @@ class Runtime:
         return [
             each
             for each in list(self._running)
-            if not (each.future.done() or each.is_given_up or each.at_exit == "leave")
+            if not (each.is_done or each.is_given_up or each.at_exit == "leave")
         ]
 
     def _user_loop(self) -> asyncio.AbstractEventLoop:
@@ -369,10 +433,6 @@ class Runtime:
             if self._user is None:
                 self._user = _LoopThread("rath-user", self.workers)
             return self._user.loop
-
-    def _start(self, running: Running, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        task = running.start(make)
-        task.add_done_callback(lambda _: self._running.discard(running))
 
     async def _end_all(self, seconds: float) -> None:
         for running in list(self._running):
@@ -639,9 +699,10 @@ def _shutdown() -> None:
 
 def _forget_after_fork() -> None:
     """Start afresh in a forked child: the parent's threads do not exist there."""
-    global _runtime, _runtime_lock
+    global _runtime, _runtime_lock, _futures_lock
     _runtime = None
     _runtime_lock = threading.Lock()
+    _futures_lock = threading.RLock()
 
 
 atexit.register(_shutdown)

@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
-from rath._core.dataclasses import dataclass
+from msgspec import Struct
+
 from rath.llm.chat_request import (
     SAMPLING_FIELDS,
     RathLLMChatRequest,
@@ -100,8 +102,7 @@ ContentParts = Callable[[str | None, Sequence[Image]], list[dict[str, Any]]]
 """Writes a text and images as the list of content parts of a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyTail:
+class BodyTail(Struct, frozen=True, gc=False):
     """The end of a body, which does not change while messages are added."""
 
     content: bytes
@@ -282,26 +283,32 @@ def _open_keyword(key: str, value: Any) -> Any:
     return _without_additional_properties(value)
 
 
+_STREAMING: Mapping[str, Any] = MappingProxyType({"stream": True})
+
+
 class ListWriter:
     """Writes `{"messages":[...],` and then the parameters.
 
     The images of a round of tool calls stand in one message of the user behind its last result.
 
     Args:
-        parameters: Gives the parameters of a plain or a streamed call, tools left out.
+        parameters: Those of a plain call, tools left out.
         tools: The tool schemas in the vendor's form, if any.
+        streaming: Parameters that a streamed call has beside them.
         encode: Turns a message into the vendor's form; where it has captions, its content is a
             list.
     """
 
     def __init__(
         self,
-        parameters: Callable[[bool], Mapping[str, Any]],
+        parameters: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
         *,
+        streaming: Mapping[str, Any] = _STREAMING,
         encode: MessageEncoder = encode_message,
     ) -> None:
         self._parameters = parameters
+        self._streaming = streaming
         self._tools = None if tools is None else to_json(tools)
         self._encode = encode
         self._separator = b'{"messages":['
@@ -353,7 +360,9 @@ class ListWriter:
         return self._ending
 
     def _write_tail(self, streaming: bool) -> BodyTail:
-        parameters = self._parameters(streaming)
+        parameters = self._parameters
+        if streaming:
+            parameters = {**parameters, **self._streaming}
         content = b"]"
         if self._tools is not None:
             content += b',"tools":' + self._tools

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -124,7 +124,13 @@ class ModelCaller(ABC, Generic[P]):
             ProviderError: The last try failed.
         """
         try:
-            return await self._try_call(call, attempt)
+            return await retries.retry(
+                partial(_begin_try, call, attempt),
+                policy=self.retry_policy,
+                retryable=self.retryable,
+                on_attempt=call.attempts.append,
+                sleep=self.sleep,
+            )
         except ProviderStatusError as exc:
             explained = exc
             if list_models is not None:
@@ -141,35 +147,21 @@ class ModelCaller(ABC, Generic[P]):
             call.fail(exc)
             raise
 
-    async def _try_call(self, call: CallRecorder, attempt: Callable[[], Awaitable[T]]) -> T:
-        facts = call.facts
 
-        async def live(_: int) -> T:
-            refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.provider_kind)
-            return await attempt()
-
-        return await retries.retry(
-            live,
-            policy=self.retry_policy,
-            retryable=self.retryable,
-            on_attempt=call.attempts.append,
-            sleep=self.sleep,
-        )
+def _begin_try(call: CallRecorder, attempt: Callable[[], Awaitable[T]], _: int) -> Awaitable[T]:
+    facts = call.facts
+    refuse_live_call(facts.endpoint, facts.requested_model, kind=facts.provider_kind)
+    return attempt()
 
 
-@asynccontextmanager
-async def at_endpoint(
+async def enter_endpoint(
     call: CallRecorder, transport: Transport, caps: Caps | None = None
-) -> AsyncGenerator[Gate]:
-    """Give the gate of an endpoint when a call may be sent there, and leave it at the end."""
+) -> Gate:
+    """Return the gate of an endpoint when a call may be sent there; see `pass_gate`."""
     call.reached(
         transport.endpoint, sdk_version=transport.sdk_version, credential=transport.credential
     )
-    gate = await pass_gate(call, caps)
-    try:
-        yield gate
-    finally:
-        gate.leave()
+    return await pass_gate(call, caps)
 
 
 def caps_of(provider: Provider) -> Caps | None:

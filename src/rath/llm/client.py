@@ -12,7 +12,7 @@ from rath import errors
 from rath._async.runtime import runtime
 from rath.llm.base import BodyDraft, ChatClient, ChatDraft, DraftingClient, SchemaClient
 from rath.llm.body import BodyWriter, RequestBody
-from rath.llm.calls import ModelCaller, at_endpoint, caps_of, giving_way
+from rath.llm.calls import ModelCaller, caps_of, enter_endpoint, giving_way
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import RequestTarget
@@ -151,27 +151,30 @@ class VendorDraft(BodyDraft):
 
     async def asend(self, *, on_delta: OnDelta | None = None) -> Exchange:
         streaming = on_delta is not None
-        client, target = self._client, self._target
         body = self._body.content(streaming=streaming)
         call = self._record_call(streaming=streaming)
-
-        async def attempt() -> RathLLMChatResponse:
-            transport = await client.connect(target)
-            async with at_endpoint(call, transport, self._caps) as gate:
-                if on_delta is None:
-                    return self._decode(await transport.post(body), call)
-                async with transport.stream(body) as stream:
-                    return await self._receive(stream, call, giving_way(gate, on_delta))
-
         return call.finish(
-            await client.complete_call(
+            await self._client.complete_call(
                 call,
-                attempt,
-                target,
-                list_models=partial(client.amodels, target),
+                partial(self._attempt, body, call, on_delta),
+                self._target,
+                list_models=self._client.amodels,
                 n_images=self._body.n_images,
             )
         )
+
+    async def _attempt(
+        self, body: bytes, call: CallRecorder, on_delta: OnDelta | None
+    ) -> RathLLMChatResponse:
+        transport = await self._client.connect(self._target)
+        gate = await enter_endpoint(call, transport, self._caps)
+        try:
+            if on_delta is None:
+                return self._decode(await transport.post(body), call)
+            async with transport.stream(body) as stream:
+                return await self._receive(stream, call, giving_way(gate, on_delta))
+        finally:
+            gate.leave()
 
     async def _receive(
         self, stream: ReplyStream, call: CallRecorder, on_delta: OnDelta

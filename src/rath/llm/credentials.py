@@ -42,6 +42,7 @@ _AZURE_SUFFIXES = tuple(
 end with `.azure.com` too."""
 
 
+@lru_cache(maxsize=64)
 def public_url(url: str | None) -> str | None:
     """Return scheme, host, port and path of `url`, without query, user and password."""
     parts = _split(url)
@@ -380,6 +381,10 @@ def resolve_account(
         ValueError: There is no key, or none that may or can be sent to this endpoint.
         UntrustedConfig: A project's config names endpoint or key, and the user has not trusted it.
     """
+    account = _given_account(source)
+    if account is not None:
+        refuse_unsendable(account.api_key)
+        return account
     entries, problems = _entries_for(source, kind, purpose)
     account = _account(source, entries, variables, default_base_url)
     account.check_trusted()
@@ -470,6 +475,19 @@ def entry_for(
 def default_entry(store: config.ConfigStore | None) -> EntryFound | None:
     """Return the entry of `llm.default_provider`, if there is one."""
     return entry_for(None, default="default_provider", store=store)
+
+
+def _given_account(source: AccountSource) -> Account | None:
+    """Return the account of a source that leaves nothing open, so that nothing is looked up."""
+    if source.config_entry is not None:
+        return None
+    key, base_url, model = (
+        first_set(Sourced(value, "call"))
+        for value in (source.api_key, source.base_url, source.model)
+    )
+    if key is None or base_url is None or model is None:
+        return None
+    return Account(key, base_url, model, from_project=False)
 
 
 def _account(

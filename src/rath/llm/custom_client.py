@@ -63,7 +63,7 @@ class CustomDraft(BodyDraft):
         }
         plain = body.plain_json({**body.encode_sampling(request, model=request.model), **extra})
         writer = body.ListWriter(
-            lambda streaming: {**plain, "stream": True} if streaming else plain,
+            plain,
             [body.encode_tool(tool) for tool in request.tools or ()] or None,
             encode=encode_named,
         )
@@ -411,7 +411,7 @@ def _recorded_writer(
         writer: body.BodyWriter = found(tools, parameters)
         return writer
     schemas = [body.encode_tool(tool) for tool in tools] or None
-    return body.ListWriter(lambda _: parameters, schemas, encode=found)
+    return body.ListWriter(parameters, schemas, streaming={}, encode=found)
 
 
 _WRITERS: Mapping[str, str] = {

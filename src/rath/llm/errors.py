@@ -438,8 +438,8 @@ _FINE_TUNED = "ft:"
 _NO_FOLDER = frozenset({"", "models"})
 
 
-ModelLister = Callable[[], Awaitable[Sequence[str]]]
-"""Asks an endpoint for its models."""
+ModelLister = Callable[[RequestTarget], Awaitable[Sequence[str]]]
+"""Asks the endpoint of a target for its models."""
 
 
 async def explain_refusal(
@@ -461,7 +461,7 @@ async def explain_refusal(
         return error
     try:
         async with asyncio.timeout(_LISTING_SECONDS):
-            offered = tuple(await list_models())
+            offered = tuple(await list_models(target))
     except (ProviderError, TimeoutError):
         return error  # what counts is the refusal, not why its explanation failed
     if not offered:

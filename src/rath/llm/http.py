@@ -120,7 +120,7 @@ class HttpAnswer:
                 raise self._error
             if self.is_complete:
                 return b""
-            await self._wait()
+            await self.next_event()
         chunk = self._chunks.popleft()
         self._n_buffered -= len(chunk)
         if self._connection is not None and self._n_buffered <= _MAX_BUFFERED_BYTES // 4:
@@ -144,12 +144,16 @@ class HttpAnswer:
         if connection is not None:
             connection.end_answer(is_complete=self.is_complete)
 
-    async def until_head(self) -> None:
-        """Wait until status and headers are there."""
-        while not self.status and self._error is None:
-            await self._wait()
+    @property
+    def has_head(self) -> bool:
+        """Whether status and headers are there.
+
+        Raises:
+            HttpError: They will never come.
+        """
         if self._error is not None and not self.status:
             raise self._error
+        return bool(self.status)
 
     def add(self, data: bytes) -> None:
         """Take bytes of the body from the wire."""
@@ -191,12 +195,10 @@ class HttpAnswer:
                 self._connection.pause()
             self._wake()
 
-    async def _wait(self) -> None:
+    def next_event(self) -> asyncio.Future[None]:
+        """Return the next event: head, bytes or end; one waits for it at a time."""
         self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -224,7 +226,7 @@ class _Connection(_Peer):
         self._pool = pool
         self._poll = select.poll() if hasattr(select, "poll") else None
         self._answer: HttpAnswer | None = None
-        self._error: Exception | None = None
+        self._parser: Any = None
         self._is_paused = False
         self.idle_since = 0.0
 
@@ -234,8 +236,6 @@ class _Connection(_Peer):
         """Write a request, and return its answer, of which nothing is there yet."""
         assert self.transport is not None
         self._answer = answer = HttpAnswer(self)
-        # A parser for each answer: the state of one that failed halfway is not worth keeping.
-        self._parser = httptools.HttpResponseParser(self)
         self._head: dict[str, str] = {}
         self._reason = b""
         self._n_head = 0
@@ -245,7 +245,7 @@ class _Connection(_Peer):
 
     def end_answer(self, *, is_complete: bool) -> None:
         """Give the connection back, or close it where more of the answer may come."""
-        self._answer = None
+        self._answer = self._parser = None
         self.resume()
         self._pool.take_back(
             self, is_usable=is_complete and self._stays_open and not self._has_surplus
@@ -285,6 +285,10 @@ class _Connection(_Peer):
         if self._answer is None:
             self.abort()
             return
+        if self._parser is None:
+            # One for each answer: the state of one that failed halfway is not worth keeping. Not
+            # before the answer, since it holds seven objects.
+            self._parser = httptools.HttpResponseParser(self)
         try:
             self._parser.feed_data(data)
             if not self._answer.status:
@@ -385,7 +389,8 @@ class HttpPool:
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._n_opening = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[_Connection | None]] = deque()
+        """Each gets a connection, or None where there is room to open one."""
         self._expiry: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -396,7 +401,8 @@ class HttpPool:
 
         Args:
             request: All bytes.
-            connect_seconds: How long a connection may take to open, or to become free.
+            connect_seconds: How long a connection may take to open. How long one may take to become
+                free is for the caller to say, who may cancel the wait.
 
         Raises:
             HttpError: No answer came.
@@ -404,7 +410,8 @@ class HttpPool:
         connection = await self._acquire(connect_seconds)
         answer = connection.send(request)
         try:
-            await answer.until_head()
+            while not answer.has_head:
+                await answer.next_event()
         except BaseException:
             await answer.aclose()
             raise
@@ -435,7 +442,13 @@ class HttpPool:
 
     def take_back(self, connection: _Connection, *, is_usable: bool) -> None:
         """Take a connection whose answer has ended."""
-        if not is_usable or self._is_closed or len(self._idle) >= _MAX_IDLE:
+        if not is_usable or self._is_closed:
+            connection.abort()
+            return
+        # Before the limit: thousands of answers may come at once while thousands wait.
+        if self._wake_one(connection):
+            return
+        if len(self._idle) >= _MAX_IDLE:
             connection.abort()
             return
         loop = asyncio.get_running_loop()
@@ -443,7 +456,6 @@ class HttpPool:
         self._idle.append(connection)
         if self._expiry is None:
             self._set_expiry(self._idle_seconds)
-        self._wake_one()
 
     def forget(self, connection: _Connection) -> None:
         """Forget a connection that is closed."""
@@ -455,39 +467,53 @@ class HttpPool:
     # ------------------------------------------------------------ inner
 
     async def _acquire(self, seconds: float) -> _Connection:
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    while self._idle:
-                        connection = self._idle.pop()
-                        if connection.is_usable():
-                            return connection
-                        connection.abort()
-                    if len(self._open) + self._n_opening < self._max_connections:
-                        return await self._connect()
-                    waiter = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    try:
-                        await waiter
-                    except BaseException:
-                        if waiter.done() and not waiter.cancelled():
-                            self._wake_one()
-                        raise
-        except TimeoutError as exc:
-            raise ConnectTimeout(f"no connection in {seconds:g} s") from exc
+        while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.is_usable():
+                    return connection
+                connection.abort()
+            if len(self._open) + self._n_opening < self._max_connections:
+                return await self._connect(seconds)
+            waiter: asyncio.Future[_Connection | None]
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                given = await waiter
+            except BaseException:
+                if waiter.done() and not waiter.cancelled():
+                    self._pass_on(waiter.result())
+                raise
+            if given is not None:
+                if given.is_usable():
+                    return given
+                given.abort()
 
-    def _wake_one(self) -> None:
+    def _pass_on(self, given: _Connection | None) -> None:
+        """Give what a request has got, that needs it no more, to another one."""
+        if given is None:
+            self._wake_one()
+        else:
+            self.take_back(given, is_usable=given.is_usable())
+
+    def _wake_one(self, connection: _Connection | None = None) -> bool:
+        """Give a connection, or room for one, to who has waited longest; tell if there is any."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)
-                return
+                waiter.set_result(connection)
+                return True
+        return False
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self, seconds: float) -> _Connection:
         self._n_opening += 1
+        deadline = asyncio.timeout(seconds)
         try:
-            connection = await self._open_connection()
+            async with deadline:
+                connection = await self._open_connection()
         except OSError as exc:
+            if deadline.expired():
+                raise ConnectTimeout(f"no connection in {seconds:g} s") from exc
             raise ConnectError(f"{type(exc).__name__}: {exc}") from exc
         finally:
             self._n_opening -= 1

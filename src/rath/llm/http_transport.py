@@ -7,11 +7,12 @@ import json
 import os
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import lru_cache
 from traceback import clear_frames
+from types import TracebackType
 from typing import TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
@@ -115,7 +116,7 @@ class HttpConnection:
         Raises:
             ProviderError: No answer, or one with another status.
         """
-        with mapping_errors(target):
+        with ErrorMapping(target):
             answer = await self.pool.send(
                 self._request(method, path, body),
                 connect_seconds=min(target.timeout, _CONNECT_SECONDS),
@@ -175,14 +176,15 @@ class HttpTransport:
 
     async def post(self, body: bytes) -> WireReply:
         target = self._target
-        async with time_limit(target):
-            status, content = await self._read("POST", self._path, target, body)
-        return WireReply.redacted(status, content, target)
+        async with TimeLimit(target):
+            answer = await self._connection.send("POST", self._path, target, body)
+            content = await _content_of(answer, target)
+        return WireReply.redacted(answer.status, content, target)
 
     @asynccontextmanager
     async def stream(self, body: bytes) -> AsyncGenerator[HttpStream, None]:
         target = self._target
-        async with time_limit(target):
+        async with TimeLimit(target):
             answer = await self._connection.send("POST", self._path, target, body)
         try:
             yield HttpStream(answer, target)
@@ -203,7 +205,7 @@ class HttpTransport:
             model="",
             timeout=min(self._target.timeout, _LISTING_SECONDS),
         )
-        async with time_limit(target):
+        async with TimeLimit(target):
             return tuple(sorted(await self._list_models(endpoint.listing, target)))
 
     async def _list_models(self, listing: ModelListing, target: RequestTarget) -> set[str]:
@@ -211,28 +213,27 @@ class HttpTransport:
         query = {**dict(self._connection.endpoint.query), **dict(listing.query)}
         for _ in range(_MAX_PAGES):
             path = f"{listing.path}?{urlencode(query)}" if query else listing.path
-            status, content = await self._read("GET", path, target)
-            content = target.redactor.json_bytes(content)
+            answer = await self._connection.send("GET", path, target)
+            content = target.redactor.json_bytes(await _content_of(answer, target))
             try:
                 names, last = decode_models(content)
             except (ValueError, RecursionError) as exc:
                 problem = "not with a list of models"
-                raise errors.protocol_error(target, problem, content, status=status) from exc
+                raise errors.protocol_error(target, problem, content, status=answer.status) from exc
             found.update(names)
             if listing.cursor is None or last is None:
                 break
             query[listing.cursor] = last
         return found
 
-    async def _read(
-        self, method: str, path: str, target: RequestTarget, body: bytes | None = None
-    ) -> tuple[int, bytes]:
-        answer = await self._connection.send(method, path, target, body)
-        try:
-            with mapping_errors(target):
-                return answer.status, await answer.read()
-        finally:
-            await answer.aclose()
+
+async def _content_of(answer: HttpAnswer, target: RequestTarget) -> bytes:
+    """Read an answer to its end, and close it."""
+    try:
+        with ErrorMapping(target):
+            return await answer.read()
+    finally:
+        await answer.aclose()
 
 
 class HttpStream:
@@ -245,8 +246,8 @@ class HttpStream:
         self.content_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def next_chunk(self) -> bytes:
-        async with time_limit(self._target):
-            with mapping_errors(self._target):
+        async with TimeLimit(self._target):
+            with ErrorMapping(self._target):
                 return await self._answer.next_chunk()
 
     async def drain(self) -> None:
@@ -258,31 +259,59 @@ class HttpStream:
             pass  # the answer is complete; a connection is all that may be lost
 
 
-@asynccontextmanager
-async def time_limit(target: RequestTarget) -> AsyncGenerator[None, None]:
-    """Limit a block to the timeout of a target."""
-    try:
-        async with asyncio.timeout(target.timeout):
-            yield
-    except ProviderTimeout:
-        raise
-    except TimeoutError as exc:
-        raise errors.timeout_error(target) from without_locals(exc)
+class TimeLimit:
+    """Limits a block to the timeout of a target.
+
+    A class and no generator, like the next one: every call in flight is in both.
+    """
+
+    __slots__ = ("_deadline", "_target")
+
+    def __init__(self, target: RequestTarget) -> None:
+        self._target = target
+        self._deadline = asyncio.timeout(target.timeout)
+
+    async def __aenter__(self) -> None:
+        await self._deadline.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._deadline.__aexit__(kind, error, trace)
+        except TimeoutError as exc:
+            raise errors.timeout_error(self._target) from without_locals(exc)
+        if isinstance(error, TimeoutError) and not isinstance(error, ProviderTimeout):
+            raise errors.timeout_error(self._target) from without_locals(error)
 
 
-@contextmanager
-def mapping_errors(target: RequestTarget) -> Generator[None]:
-    """Turn errors of the HTTP client in a block into errors of rath, which hold no key."""
-    try:
-        yield
-    except HttpError as exc:
-        if isinstance(exc, ConnectTimeout):
-            found = errors.connection_error(target, "it did not open in time")
-        else:
-            found = errors.connection_error(
-                target, one_line_preview(target.redactor.text(str(exc)), errors.MAX_MESSAGE)
-            )
-        raise found from target.redactor.cause(without_locals(exc))
+class ErrorMapping:
+    """Turns errors of the HTTP client in a block into errors of rath, which hold no key."""
+
+    __slots__ = ("_target",)
+
+    def __init__(self, target: RequestTarget) -> None:
+        self._target = target
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, HttpError):
+            return
+        target, problem = self._target, "it did not open in time"
+        if not isinstance(error, ConnectTimeout):
+            problem = one_line_preview(target.redactor.text(str(error)), errors.MAX_MESSAGE)
+        found = errors.connection_error(target, problem)
+        raise found from target.redactor.cause(without_locals(error))
 
 
 # ---------------------------------------------------------------- heads

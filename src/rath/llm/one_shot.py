@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from rath._core.dataclasses import dataclass
 from rath.llm import credentials
-from rath.llm.calls import CallSource, ModelCaller, P, at_endpoint
+from rath.llm.calls import CallSource, ModelCaller, P, enter_endpoint
 from rath.llm.evidence import CallRecorder, JsonValue
 from rath.llm.openai.client import DEFAULT_BASE_URL, OpenAIEndpoint
 from rath.llm.provider import ConfigEntry, Provider, given_fields
@@ -113,12 +113,15 @@ class PurposeEndpoint:
             ProviderError: No answer, or one with an error status.
         """
         transport = await self._endpoint.connect(self.target)
-        async with at_endpoint(call, transport):
+        gate = await enter_endpoint(call, transport)
+        try:
             return await transport.post(body)
+        finally:
+            gate.leave()
 
-    async def models(self) -> tuple[str, ...]:
+    async def models(self, target: credentials.RequestTarget) -> tuple[str, ...]:
         """Ask the endpoint which models it offers; see `Transport.models`."""
-        return await (await self._endpoint.connect(self.target)).models()
+        return await (await self._endpoint.connect(target)).models()
 
 
 class OneShotClient(ModelCaller[P]):

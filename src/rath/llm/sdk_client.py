@@ -24,7 +24,7 @@ from rath.llm.anthropic.client import MESSAGES_PATH, MessagesClient
 from rath.llm.body import to_json
 from rath.llm.client import VendorClient
 from rath.llm.credentials import RequestTarget, public_url
-from rath.llm.http_transport import time_limit, without_locals
+from rath.llm.http_transport import TimeLimit, without_locals
 from rath.llm.openai.client import COMPLETIONS_PATH, CompletionsClient
 from rath.llm.provider import Provider, sdk_of
 from rath.llm.transport import Transport, WireReply
@@ -104,14 +104,14 @@ class SdkTransport:
         self.sdk_version: str | None = self._sdk.__version__
 
     async def post(self, body: bytes) -> WireReply:
-        async with time_limit(self._target):
+        async with TimeLimit(self._target):
             with self._mapping_errors():
                 reply = await self._send(body)
         return WireReply.redacted(200, to_json(reply), self._target)
 
     @asynccontextmanager
     async def stream(self, body: bytes) -> AsyncGenerator[SdkStream, None]:
-        async with time_limit(self._target):
+        async with TimeLimit(self._target):
             with self._mapping_errors():
                 events = await self._send(
                     body, stream=True, stream_cls=self._sdk.AsyncStream[object]
@@ -130,7 +130,7 @@ class SdkTransport:
 
     async def next_event(self, events: AsyncIterator[object]) -> bytes:
         """Return the next event of a stream as its data, and none at its end."""
-        async with time_limit(self._target):
+        async with TimeLimit(self._target):
             with self._mapping_errors():
                 async for event in events:
                     data = self._target.redactor.json_bytes(to_json(event))

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rath._core.dataclasses import dataclass
+from msgspec import Struct
+
 from rath._core.text import valid_unicode
 from rath.config.redaction import TextRedactor
 from rath.llm.chat_response import (
@@ -90,8 +91,7 @@ class EventParser:
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-@dataclass(slots=True)
-class ServedInfo:
+class ServedInfo(Struct, gc=False):
     """The endpoint's words about its answer, as far as it has come."""
 
     model: str | None = None

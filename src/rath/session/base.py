@@ -101,7 +101,7 @@ class SessionBase(Bindings):
 
     def inheritor(self) -> Callable[[Body], Body]:
         """Return `inherited` as it is now, without holding this session."""
-        return partial(with_late, self._late)
+        return _as_it_is if self._late is None else partial(with_late, self._late)
 
     @property
     def chunk_table(self) -> ChunkTable:
@@ -179,6 +179,10 @@ class SessionBase(Bindings):
                 raise
             # Another thread has added more since, and may have written ours with it.
             _add_late(self._cell, newest)
+
+
+def _as_it_is(body: Body) -> Body:
+    return body
 
 
 def with_late(late: Record | None, body: Body) -> Body:

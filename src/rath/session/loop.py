@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 import rath
@@ -39,7 +39,7 @@ from rath.session.provider_builtin import (
 )
 from rath.session.recall import HoldingRecall, Recall
 from rath.session.run.budget import check_budget
-from rath.session.run.driver import LoopPlan, LoopRun
+from rath.session.run.driver import LoopPlan, execute_loop
 from rath.session.run.run_log import Durability
 from rath.session.scope import (
     begin_operation,
@@ -359,22 +359,14 @@ def _let_go(recall: Recall | None) -> None:
 def _submit(plan: LoopPlan, user_session: Session, origin: Deferred[Body] | None) -> Session:
     """Submit a run, unless one has gone on with its origin meanwhile; return its session."""
 
-    def execute(cell: Deferred[Body]) -> Coroutine[Any, Any, Body]:
-        return LoopRun(plan, cell).execute()
-
-    def on_cancel(latest: Body | None) -> Body:
-        if latest is None:
-            plan.placement.drop()
-        return plan.cut_off(latest)
-
     def start() -> Deferred[Body]:
         with nullcontext() if plan.goes_on is None else _inside_calls(user_session):
             return Deferred.start(
-                execute,
+                partial(execute_loop, plan),
                 owner=plan.session,
                 label=f"session {short_id(plan.session)} (run_session_loop, {plan.started_at})",
                 inputs=plan.cells,
-                on_cancel=on_cancel,
+                on_cancel=plan.end_cancelled,
             )
 
     placement = plan.placement.share()  # before the run can give it back

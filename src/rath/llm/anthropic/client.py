@@ -102,6 +102,9 @@ class RathAnthropicChatClient(MessagesClient):
             timeout=self.timeout,
         )
 
+    def looked_up(self) -> object:
+        return self._account, self._endpoint
+
     async def connect(self, target: RequestTarget) -> transport.Transport:
         return await transport.open_transport(self._endpoint, target)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rath.llm import body
@@ -64,8 +65,9 @@ def body_writer(
         for name in {"tool_choice", "parallel_tool_calls"} - set(extra):
             parameters.pop(name, None)
     return body.ListWriter(
-        lambda streaming: {**parameters, **_for_stream(parameters)} if streaming else parameters,
+        parameters,
         None if tools is None else [body.encode_tool(tool) for tool in tools],
+        streaming=_for_stream(parameters),
         encode=encode,
     )
 
@@ -79,7 +81,12 @@ def _parameters(request: RathLLMChatRequest, model: str) -> dict[str, Any]:
     return {**body.encode_sampling(request, model=model), **extra}
 
 
-def _for_stream(arguments: dict[str, Any]) -> dict[str, Any]:
-    if "stream_options" in arguments:
-        return {"stream": True}
-    return {"stream": True, "stream_options": {"include_usage": True}}
+def _for_stream(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _STREAMING if "stream_options" in arguments else _STREAMING_WITH_USAGE
+
+
+_STREAMING: Mapping[str, Any] = {"stream": True}
+_STREAMING_WITH_USAGE: Mapping[str, Any] = {
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}

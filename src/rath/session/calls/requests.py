@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Literal, TypeVar, assert_never, cast
 from uuid import UUID
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
@@ -300,8 +300,7 @@ class Context:
     notes: tuple[RecalledNote, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCallContext:
+class ModelCallContext(Struct, frozen=True, kw_only=True, gc=False):
     """The purpose of a model call, and the rows that it sees."""
 
     operation: UUID
@@ -359,7 +358,11 @@ def _note_unanswered(
     status: Literal["failed", "cancelled"],
 ) -> None:
     if evidence is not None:
-        note(_entry(structs.replace(evidence, status=status), replace(call, row=None), status))
+        note(
+            _entry(
+                structs.replace(evidence, status=status), structs.replace(call, row=None), status
+            )
+        )
 
 
 def _entry(

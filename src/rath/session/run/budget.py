@@ -64,6 +64,8 @@ class _Amount:
 
 
 _NOTHING = _Amount(0, Decimal(0))
+_NO_USAGE = RathLLMTokenUsage(0, 0, 0)
+_NO_CAPS: frozenset[_Cap] = frozenset()
 
 
 def check_budget(operation: str, candidates: Sequence[Candidate]) -> None:
@@ -107,11 +109,11 @@ class Budget:
         self._callback = provider.on_budget_exceeded
         self._session = session
         self._run = run
-        self._usage = RathLLMTokenUsage(0, 0, 0)
+        self._usage = _NO_USAGE
         self._usd = Decimal(0)
         self._last: CallEvidence | None = None
         self._unpriced: str | None = None
-        self._spoken: set[_Cap] = set()
+        self._spoken = _NO_CAPS
         self._has_warned = False
 
     async def begin(self, body: Body, snapshot: Snapshot) -> BudgetExceeded | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from msgspec.structs import replace as replace_struct
@@ -114,6 +114,12 @@ class LoopPlan(RunPlan):
 
     passed_on: tuple[PassedOn, ...] = ()
     """By which hooks the user's session came in the place of another one."""
+
+    def end_cancelled(self, latest: Body | None) -> Body:
+        """Return the content of the session when its run is cancelled with `latest`."""
+        if latest is None:
+            self.placement.drop()
+        return self.cut_off(latest)
 
     @property
     def output_spec(self) -> OutputSpec | None:
@@ -420,6 +426,11 @@ class TurnCalls:
 _log = logging.getLogger("rath.session.loop")
 
 
+def execute_loop(plan: LoopPlan, cell: Deferred[Body]) -> Coroutine[Any, Any, Body]:
+    """Return the coroutine of a run, which reports to `cell`."""
+    return LoopRun(plan, cell).execute()
+
+
 class LoopRun:
     """One run; `execute` is its coroutine."""
 
@@ -431,7 +442,8 @@ class LoopRun:
         self._n_calls = 0
         self._budget = Budget(plan.provider, session=plan.session, run=self._id)
         self._log = RunLog(plan.session, cell, plan.recorder(cell), self._budget.count)
-        self._calls = TurnCalls(plan, self._id, self._log, self.snapshot)
+        self._calls: TurnCalls | None = None
+        """Made for the first call: most runs in flight wait for a model that calls nothing."""
 
     async def execute(self) -> Body:
         """Run to the end and return the content of the new session."""
@@ -493,8 +505,11 @@ class LoopRun:
                 await _log_differences(before, self.snapshot())
             # What this run calls belongs to no tool call that it may be inside.
             with report_to(log.take), in_call(None):
-                drive = self._drive if self._plan.timeout is None else self._drive_in_time
-                log.end(await drive(head), self._calls.waiting)
+                if self._plan.timeout is None:
+                    outcome = await self._drive(head)
+                else:
+                    outcome = await self._drive_in_time(head)
+                log.end(outcome, () if self._calls is None else self._calls.waiting)
 
     async def _begin(self, user: Body, head: tuple[ChunkRow, ...]) -> None:
         """Note the operation, and by which hooks its input was changed."""
@@ -545,6 +560,8 @@ class LoopRun:
                         verdict = await self._judge(message, exchange)
                         turn = Turn(row, message.calls, verdict, range(len(message.calls)))
                 case RunCalls(turn):
+                    if self._calls is None:
+                        self._calls = TurnCalls(self._plan, self._id, self._log, self.snapshot)
                     waits = await self._calls.make(turn, stopped)
                     if waits is not None:
                         return waits

@@ -85,6 +85,10 @@ class RunPlan:
         return latest.cancelled(self.session)
 
 
+_NO_LOGS: frozenset[InnerLog] = frozenset()
+_NO_IDS: frozenset[UUID] = frozenset()
+
+
 class RunLog:
     """The log of one run: its state, and its lines where the run is recorded.
 
@@ -113,10 +117,10 @@ class RunLog:
         # While runs inside report to this one the context names this one; above it is found here.
         self._tell_above = parent_sink()
         self._pending: list[Event] = []
-        self._inner: set[InnerLog] = set()
+        self._inner: frozenset[InnerLog] = _NO_LOGS
         """Logs that have to have their entries before the next lines of this one are written."""
 
-        self._earlier_ids = frozenset[UUID]()
+        self._earlier_ids = _NO_IDS
         self._is_closed = False
         self.body = Body(ChunkTable())
         """The content as it is now."""
@@ -150,7 +154,8 @@ class RunLog:
         self._state.resume(content.unfinished)
         for entry in earlier:
             self._tell_above(entry, None)
-        self._earlier_ids = frozenset(entry.id for entry in earlier)
+        if earlier:
+            self._earlier_ids = frozenset(entry.id for entry in earlier)
         self._report_content()
 
     async def open(self, *, goes_on: bool = False) -> None:
@@ -211,7 +216,7 @@ class RunLog:
         if not self.is_recorded:
             return
         if inner is not None:
-            self._inner.add(inner)
+            self._inner |= {inner}
             if is_paid:
                 inner.on_write = self.commit
         elif is_paid:
@@ -344,7 +349,7 @@ class RunLog:
         It waits for jobs that are in the queues of these logs already, and they for those of runs
         still deeper inside, so no wait is for itself.
         """
-        inner, self._inner = self._inner, set()
+        inner, self._inner = self._inner, _NO_LOGS
         for log in inner:
             if self._recorder is not None:
                 self._recorder.write_after(log.flush())
