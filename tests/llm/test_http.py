@@ -161,6 +161,10 @@ GOOD: dict[str, tuple[Sequence[bytes], bool, tuple[int, str, bytes]]] = {
     "old-version": ([OK.replace(b"1.1", b"1.0")], True, HELLO),
     "gzip": ([head("Content-Encoding: gzip", f"Content-Length: {len(GZIPPED)}") + GZIPPED], False,
              HELLO),
+    "gzip-twice": ([head("Content-Encoding: gzip"), gzip.compress(b"hel"), gzip.compress(b"lo")],
+                   True, HELLO),
+    "no-gzip-at-all": ([head("Content-Encoding: gzip", "Content-Length: 0", status="401 No")],
+                       False, (401, "No", b"")),
     "deflate": ([head("Content-Encoding: deflate"), compressed(15, b"hello")], True, HELLO),
     "much": ([head(f"Content-Length: {len(LONG)}"), LONG], False, (200, "OK", LONG)),
     "redirect": ([head("Location: http://other/", "Content-Length: 0", status="307 Moved")], False,
@@ -199,6 +203,7 @@ BAD: dict[str, tuple[Sequence[bytes], type[HttpError], str]] = {
     "length-and-chunks": (
         [head("Content-Length: 5", "Transfer-Encoding: chunked")], MalformedAnswer, "no HTTP"
     ),
+    "no-status": ([head("Content-Length: 0", status="000 No")], MalformedAnswer, "status 0"),
     "switch": ([head("Upgrade: x", "Connection: upgrade", status="101 S")], MalformedAnswer, "no"),
     "no-gzip": ([head("Content-Encoding: gzip"), b"hello"], MalformedAnswer, "not compressed"),
     "not-asked-for": ([head("Content-Encoding: br"), b"x"], MalformedAnswer, "encoding 'br'"),
@@ -511,6 +516,95 @@ def test_every_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
     run(test())
 
 
+@pytest.mark.parametrize("n_addresses", [1, 2])
+def test_a_connection_that_is_closed_as_soon_as_it_is_open_leaves_nothing(
+    n_addresses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(*_: object, **__: object) -> list[tuple[Any, ...]]:
+        return [(0, 0, 0, "", (f"127.0.0.{n}", 0)) for n in range(1, n_addresses + 1)]
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async def test() -> None:
+        async with serving(hang_up) as server:
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+            origin = server.origin._replace(host="two.example")
+            async with pool_of(origin, max_connections=2) as pool:
+                for _ in range(20):
+                    with pytest.raises((ConnectError, ConnectionLost)):
+                        await ask(pool)
+                await server.until(lambda: server.n_open == 0)
+
+    run(test())
+
+
+def test_the_end_of_an_answer_stays_what_it_was() -> None:
+    parts = [OK.replace(b"\r\n\r\n", b"\r\nX: 1\r\n\r\n"), b"HTTP/1.1 500 No\r\nX: 2\r\n\r\n"]
+
+    async def test() -> None:
+        async with (
+            serving(answering([b"".join(parts)], ends=True)) as server,
+            pool_of(server.origin) as pool,
+        ):
+            answer = await pool.send(REQUEST, connect_seconds=PATIENCE)
+            await server.until(lambda: server.n_open == 0)
+            assert await answer.read() == b"hello"
+            assert (answer.status, answer.headers["x"]) == (200, "1")
+            await answer.aclose()
+
+    run(test())
+
+
+def test_trailers_are_no_headers() -> None:
+    parts = [CHUNKED + b"5\r\nhello\r\n0\r\nTransfer-Encoding: x\r\n\r\n"]
+
+    async def test() -> None:
+        async with (
+            serving(answering(parts, ends=False)) as server,
+            pool_of(server.origin) as pool,
+        ):
+            answer = await pool.send(REQUEST, connect_seconds=PATIENCE)
+            assert await answer.read() == b"hello"
+            assert answer.headers["transfer-encoding"] == "chunked"
+            await answer.aclose()
+
+    run(test())
+
+
+def test_a_body_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rath.llm.http.MAX_BODY_BYTES", 1000)
+    packed = gzip.compress(bytes(1001))
+
+    async def test() -> None:
+        async with (
+            serving(answering([head("Content-Encoding: gzip"), packed], ends=True)) as server,
+            pool_of(server.origin) as pool,
+        ):
+            with pytest.raises(MalformedAnswer, match="longer than 1000 bytes"):
+                await ask(pool)
+
+    run(test())
+
+
+def test_a_connection_whose_request_was_not_read_is_not_used_again() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        await writer.drain()
+        await asyncio.Event().wait()
+
+    large = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 64000000\r\n\r\n" + bytes(64_000_000)
+
+    async def test() -> None:
+        async with serving(talk) as server, pool_of(server.origin) as pool:
+            assert await ask(pool, large) == HELLO
+            assert await ask(pool) == HELLO
+            assert server.n_connections == 2
+
+    run(test())
+
+
 def test_a_connection_can_be_open_before_the_first_request() -> None:
     async def test() -> None:
         async with (
@@ -521,6 +615,36 @@ def test_a_connection_can_be_open_before_the_first_request() -> None:
             await pool.warm_up(connect_seconds=PATIENCE)
             assert await ask(pool) == HELLO
             assert server.n_connections == 1
+
+    run(test())
+
+
+def test_a_request_takes_the_connection_that_is_being_opened() -> None:
+    async def test() -> None:
+        async with (
+            serving(answering([OK], ends=False)) as server,
+            pool_of(server.origin) as pool,
+        ):
+            opening = asyncio.create_task(pool.warm_up(connect_seconds=PATIENCE))
+            await asyncio.sleep(0)
+            assert await ask(pool) == HELLO
+            await opening
+            assert server.n_connections == 1
+
+    run(test())
+
+
+def test_a_request_opens_its_own_connection_where_the_other_one_fails() -> None:
+    async def test() -> None:
+        async with serving(answering([OK], ends=False)) as server:
+            origin = server.origin
+        async with pool_of(origin) as pool:  # nobody listens any more
+            opening = asyncio.create_task(pool.warm_up(connect_seconds=PATIENCE))
+            await asyncio.sleep(0)
+            with pytest.raises(ConnectError):
+                await ask(pool)
+            with pytest.raises(ConnectError):
+                await opening
 
     run(test())
 

@@ -35,7 +35,7 @@ from tests.support.dialects import ANTHROPIC, OPENAI, WHOLE, Dialect
 from tests.support.error_table import assert_is, documented
 from tests.support.machine import llm_config, own_project, trust, write_config
 from tests.support.targets import request_target
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
 
 @pytest.fixture
@@ -150,6 +150,42 @@ def test_no_connection_opens_while_live_calls_are_forbidden(
             answer.text()
     exchange(dialect.client(server))
     assert server.n_connections == 1
+
+
+@pytest.mark.parametrize(
+    ("base_url", "sent"),
+    [("/a b", "/a%20b/x"), ("/v1 HTTP/1.0", "/v1%20HTTP/1.0/x"), ("/é%2F", "/%C3%A9%2F/x")],
+)
+def test_the_path_of_a_base_url_is_sent_as_an_address(
+    server: ChatServer, base_url: str, sent: str
+) -> None:
+    root = server.base_url.removesuffix("/v1")
+    connection = HttpConnection(OPENAI.target(root + base_url))
+    post(connection)
+    close(connection)
+    assert [request.path for request in server.requests] == [sent]
+
+
+def test_a_host_that_no_name_can_be_is_a_clear_error() -> None:
+    with pytest.raises(ValueError, match="cannot be looked up"):
+        HttpConnection(OPENAI.target("http://日本..example/v1"))
+    connection = HttpConnection(OPENAI.target("http://a..b/v1"))
+    with pytest.raises(ProviderError):
+        post(connection)
+    close(connection)
+
+
+def test_no_proxy_may_name_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "h.example:8000")
+    assert proxy_for(Origin("http", "h.example", 8000)) is None
+    assert proxy_for(Origin("http", "h.example", 8001)) is not None
+
+
+def test_certificates_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent.pem")
+    with pytest.raises(ValueError, match=r"SSL_CERT_FILE='/nonexistent.pem'"):
+        HttpConnection(OPENAI.target("https://h.example/v1"))
 
 
 def test_what_follows_the_end_marker_is_not_waited_for(
@@ -434,12 +470,16 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_said(
 
 def test_a_silent_endpoint_is_a_timeout(server: ChatServer, dialect: Dialect) -> None:
     gate = replies.Gate()
-    server.queue(replies.held(dialect.answer, gate))
-    transport = HttpConnection(dialect.target(server.base_url)).transport(
-        replace(asked(server.base_url), timeout=0.01)
-    )
-    with pytest.raises(ProviderTimeout):
-        runtime().run(lambda: transport.post(b"{}"), label="a test call")
+    server.queue(*[replies.held(dialect.answer, gate)] * 3)
+    connection = HttpConnection(dialect.target(server.base_url))
+
+    def post_within(seconds: float) -> int:
+        transport = connection.transport(replace(asked(server.base_url), timeout=seconds))
+        with pytest.raises(ProviderTimeout):
+            runtime().run(lambda: transport.post(b"{}"), label="a test call")
+        return len(server.requests)
+
+    assert at_a_deadline(post_within, bool)
     assert gate.abandoned.wait(PATIENCE)
 
 

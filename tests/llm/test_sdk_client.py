@@ -169,7 +169,8 @@ def test_a_stored_session_names_the_endpoint_and_no_client(
     assert stored.text() == WHOLE
     found = stored.provider
     assert found is not None
-    assert (found.base_url, found.client) == (provider.base_url, None)
+    assert (found.base_url, found.client) == (str(brought.base_url), None)
+    assert found.provider_kind == dialect.kind
 
 
 def test_a_token_of_azure_is_asked_for_at_each_call(server: ChatServer, closing: Closing) -> None:
@@ -213,13 +214,16 @@ def test_models_of_such_a_client_are_not_listed(
         runtime().run(client.amodels, label="a test listing")
 
 
-def test_the_provider_takes_endpoint_and_kind_from_its_client(
-    dialect: Dialect, brought: Any
+def test_a_client_can_be_replaced(
+    server: ChatServer, dialect: Dialect, brought: Any, closing: Closing
 ) -> None:
-    provider = Provider(client=brought, model="m")
-    assert provider.provider_kind == dialect.kind
-    assert provider.base_url == str(brought.base_url)
-    assert replace(provider, model="n").client is brought
+    provider = replace(Provider(client=brought), model="m")
+    assert provider.client is brought
+    other = closing(AsyncOpenAI(base_url="http://o", api_key="k"))
+    assert client_over(replace(provider, client=other).client).target("m").endpoint == (
+        "http://o/chat/completions"
+    )
+    assert replace(provider, client=None) == Provider(model="m")
 
 
 @pytest.mark.parametrize(

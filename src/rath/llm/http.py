@@ -49,6 +49,9 @@ _MAX_BUFFERED_BYTES = 256 * 1024
 """Of a body that nobody reads; the other side has to wait then."""
 
 _INFLATED_AT_ONCE = 1024 * 1024
+MAX_BODY_BYTES = 256 * 1024 * 1024
+"""Of an answer, once it is not compressed any more; far above what any model endpoint sends."""
+
 _KEEP_ALIVE_PROBES = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5))
 """A model may be silent for minutes, after which many routers forget a connection; as in SDKs."""
 
@@ -102,12 +105,14 @@ class HttpAnswer:
         """By their names in lower case; repeated ones are joined by commas."""
         self._connection: _Connection | None = connection
         self._chunks: deque[bytes] = deque()
-        self._n_buffered = 0
+        self._n_buffered = self._n_bytes = 0
         self.is_complete = False
         """Whether all of its body has come from the wire."""
         self._error: HttpError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._inflate: Any = None
+        self._is_cut = False
+        """Whether a part of a compressed body has begun and not ended."""
 
     async def next_chunk(self) -> bytes:
         """Return the next bytes of the body, and none at its end.
@@ -160,16 +165,23 @@ class HttpAnswer:
         if self._inflate is None:
             self._put(data)
             return
+        self._is_cut = True
         try:
             while data:
                 self._put(self._inflate.decompress(data, _INFLATED_AT_ONCE))
                 data = self._inflate.unconsumed_tail
+                if self._inflate.eof:
+                    # A body may have several parts, each compressed by itself.
+                    data = self._inflate.unused_data
+                    self._inflate, self._is_cut = _decompressor(), bool(data)
         except zlib.error as exc:
             raise MalformedAnswer(f"its body is not compressed as its headers say: {exc}") from exc
 
     def finish(self, error: HttpError | None = None) -> None:
         """Take the end of the body, or what kept it from coming."""
-        if error is None and self._inflate is not None and not self._inflate.eof:
+        if self.is_complete or self._error is not None:
+            return
+        if error is None and self._is_cut:
             error = ConnectionLost("its compressed body was cut off")
         self.is_complete, self._error = error is None, error
         self._wake()
@@ -179,8 +191,7 @@ class HttpAnswer:
         self.status, self.reason, self.headers = status, reason, headers
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding in ("gzip", "x-gzip", "deflate"):
-            # 32: with the header of either
-            self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
+            self._inflate = _decompressor()
         elif encoding not in ("", "identity"):
             raise MalformedAnswer(
                 f"its body has the encoding {encoding!r}, which was not asked for"
@@ -188,6 +199,9 @@ class HttpAnswer:
         self._wake()
 
     def _put(self, data: bytes) -> None:
+        self._n_bytes += len(data)
+        if self._n_bytes > MAX_BODY_BYTES:
+            raise MalformedAnswer(f"its body is longer than {MAX_BODY_BYTES} bytes")
         if data:
             self._chunks.append(data)
             self._n_buffered += len(data)
@@ -247,9 +261,10 @@ class _Connection(_Peer):
         """Give the connection back, or close it where more of the answer may come."""
         self._answer = self._parser = None
         self.resume()
-        self._pool.take_back(
-            self, is_usable=is_complete and self._stays_open and not self._has_surplus
-        )
+        is_usable = is_complete and self._stays_open and not self._has_surplus
+        # A server may answer before it has read all of a request.
+        is_sent = self.transport is not None and not self.transport.get_write_buffer_size()
+        self._pool.take_back(self, is_usable=is_usable and is_sent)
 
     def is_usable(self) -> bool:
         """Tell whether a request can be written, as far as is known here.
@@ -325,6 +340,8 @@ class _Connection(_Peer):
         self._n_head += len(name) + len(value)
         if self._n_head > _MAX_HEAD_BYTES:
             raise MalformedAnswer(f"its headers are longer than {_MAX_HEAD_BYTES} bytes")
+        if self._has_surplus or self._answer is None or self._answer.status:
+            return  # of a second answer, or behind the body
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         self._head[key] = f"{self._head[key]}, {text}" if key in self._head else text
 
@@ -332,6 +349,8 @@ class _Connection(_Peer):
         status = self._parser.get_status_code()
         if self._has_surplus:
             return
+        if status < 100:
+            raise MalformedAnswer(f"it has the status {status}")
         if status >= 200 and self._answer is not None:
             self._answer.begin(status, self._reason.decode("latin-1"), self._head)
         else:
@@ -389,6 +408,8 @@ class HttpPool:
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._n_opening = 0
+        self._n_spare = 0
+        """Of those that are being opened, how many no request waits for."""
         self._waiters: deque[asyncio.Future[_Connection | None]] = deque()
         """Each gets a connection, or None where there is room to open one."""
         self._expiry: asyncio.TimerHandle | None = None
@@ -425,7 +446,11 @@ class HttpPool:
     async def warm_up(self, *, connect_seconds: float) -> None:
         """Have a connection open, if there is none."""
         if not self.is_warm:
-            connection = await self._acquire(connect_seconds)
+            self._n_spare = 1
+            try:
+                connection = await self._connect(connect_seconds)
+            finally:
+                self._n_spare = 0
             self.take_back(connection, is_usable=True)
 
     async def aclose(self) -> None:
@@ -436,6 +461,8 @@ class HttpPool:
         while self._open:
             for connection in tuple(self._open):
                 connection.abort()
+                if connection.transport is None:
+                    self._open.discard(connection)
             await asyncio.sleep(0)  # the loop tells each that it is closed
 
     # ------------------------------------------------------------ for connections
@@ -473,7 +500,8 @@ class HttpPool:
                 if connection.is_usable():
                     return connection
                 connection.abort()
-            if len(self._open) + self._n_opening < self._max_connections:
+            has_room = len(self._open) + self._n_opening < self._max_connections
+            if has_room and self._n_spare <= len(self._waiters):
                 return await self._connect(seconds)
             waiter: asyncio.Future[_Connection | None]
             waiter = asyncio.get_running_loop().create_future()
@@ -508,19 +536,29 @@ class HttpPool:
     async def _connect(self, seconds: float) -> _Connection:
         self._n_opening += 1
         deadline = asyncio.timeout(seconds)
+        # In no context: a connection would hold that of the run that opened it.
+        opening = asyncio.get_running_loop().create_task(
+            self._open_connection(), context=contextvars.Context()
+        )
         try:
             async with deadline:
-                connection = await self._open_connection()
-        except OSError as exc:
+                connection = await opening
+        except (OSError, UnicodeError) as exc:
+            self._resolved_at = float("-inf")  # the host may have moved
             if deadline.expired():
                 raise ConnectTimeout(f"no connection in {seconds:g} s") from exc
             raise ConnectError(f"{type(exc).__name__}: {exc}") from exc
+        except BaseException:
+            opening.add_done_callback(_abort_opened)  # it may be open by now
+            raise
         finally:
             self._n_opening -= 1
             self._wake_one()
         if self._is_closed:
             connection.abort()
             raise ConnectError("the pool is closed")
+        if connection.transport is None or connection.transport.is_closing():
+            raise ConnectError("the connection was closed as soon as it was open")
         self._open.add(connection)
         return connection
 
@@ -573,7 +611,7 @@ class HttpPool:
         is_fresh = loop.time() - self._resolved_at < _RESOLVED_SECONDS
         if self._resolving is None or (self._resolving.done() and not is_fresh):
             self._resolved_at = loop.time()
-            self._resolving = loop.create_task(_addresses_of(origin))
+            self._resolving = loop.create_task(_addresses_of(origin), context=contextvars.Context())
         try:
             # Shielded: who gives up waiting does not take the answer from the others.
             return await asyncio.shield(self._resolving)
@@ -643,6 +681,15 @@ class _Tunnel(_Peer):
                 self._answered.set_result(None)
             else:
                 self._answered.set_exception(error)
+
+
+def _abort_opened(opening: asyncio.Task[_Connection]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().abort()
+
+
+def _decompressor() -> Any:
+    return zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: with the header of gzip or of zlib
 
 
 async def _addresses_of(origin: Origin) -> list[str]:

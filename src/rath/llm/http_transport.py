@@ -8,13 +8,13 @@ import os
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from traceback import clear_frames
 from types import TracebackType
 from typing import TypeVar, cast
-from urllib.parse import SplitResult, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 from rath import __version__
 from rath._core.options import Sourced
@@ -48,6 +48,7 @@ _MAX_PAGES = 20
 """A vendor has a page or two; who has more pages than this is not listed whole."""
 
 _PORTS = {"http": 80, "https": 443}
+_SAFE_IN_PATHS = "/%:@!$&'()*+,;=~-._"
 
 E = TypeVar("E", bound=BaseException)
 
@@ -79,16 +80,31 @@ class HttpConnection:
             proxy=proxy,
             idle_seconds=idle_seconds,
         )
-        self._prefix = parts.path
+        self._prefix = quote(parts.path, safe=_SAFE_IN_PATHS)
         if proxy is not None and origin.scheme == "http":
             # Such a proxy is told the whole address, and reads the head.
-            self._prefix = f"{public_url(endpoint.base_url)}"
+            self._prefix = f"http://{_address_of(origin, parts.port)}{self._prefix}"
+        self._headers, refused = _encoded(self._named_headers(parts, origin, proxy))
+        if refused is not None:
+            raise ValueError(
+                f"the header {refused!r} cannot be sent: it holds a character that no header may "
+                "hold; look for line ends and quotation marks in the key or in the variable"
+            )
+        self._heads: dict[tuple[str, str], bytes] = {}
+        self.credential = None
+        if endpoint.key_origin is not None:
+            self.credential = credential_digest(Sourced(endpoint.api_key, endpoint.key_origin))
+
+    def _named_headers(
+        self, parts: SplitResult, origin: Origin, proxy: Proxy | None
+    ) -> dict[str, str]:
+        endpoint = self.endpoint
         prefix = "Bearer " if endpoint.key_header == "Authorization" else ""
         headers = {
-            "Host": parts.netloc.rpartition("@")[2],
+            "Host": _address_of(origin, parts.port),
             "User-Agent": f"openrath/{__version__}",
             "Accept": "application/json",
-            "Accept-Encoding": "gzip, deflate",
+            "Accept-Encoding": "gzip",
             "Content-Type": "application/json",
             endpoint.key_header: f"{prefix}{endpoint.api_key}",
             **dict(endpoint.headers),
@@ -98,11 +114,7 @@ class HttpConnection:
             headers["Authorization"] = _basic(parts)
         if proxy is not None and origin.scheme == "http" and proxy.authorization is not None:
             headers["Proxy-Authorization"] = proxy.authorization
-        self._headers = _encoded(headers)
-        self._heads: dict[tuple[str, str], bytes] = {}
-        self.credential = None
-        if endpoint.key_origin is not None:
-            self.credential = credential_digest(Sourced(endpoint.api_key, endpoint.key_origin))
+        return headers
 
     def transport(self, target: RequestTarget) -> HttpTransport:
         """Return the way to the path of `target`."""
@@ -123,8 +135,10 @@ class HttpConnection:
             )
             if 200 <= answer.status < 300:
                 return answer
+            content = b""
             try:
-                content = await answer.read()
+                with suppress(HttpError):  # the status says enough
+                    content = await answer.read()
             finally:
                 await answer.aclose()
         if answer.status < 400:
@@ -318,7 +332,19 @@ class ErrorMapping:
 
 
 def _origin_of(parts: SplitResult) -> Origin:
-    return Origin(parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme])
+    host = parts.hostname or ""
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode("ascii")
+        except UnicodeError as exc:
+            raise ValueError(f"the host {host!r} of base_url cannot be looked up: {exc}") from exc
+    return Origin(parts.scheme, host, parts.port or _PORTS[parts.scheme])
+
+
+def _address_of(origin: Origin, port: int | None) -> str:
+    """Return host and port as the user has given them."""
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    return host if port is None else f"{host}:{port}"
 
 
 def _basic(parts: SplitResult) -> str:
@@ -333,11 +359,11 @@ def _added_headers(variable: str | None) -> dict[str, str]:
     return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
 
-def _encoded(headers: Mapping[str, str]) -> bytes:
-    """Return the lines of a head; of two names that differ in case, the last one counts.
+def _encoded(headers: Mapping[str, str]) -> tuple[bytes, str | None]:
+    """Return the lines of a head, and the name of a header that cannot be sent.
 
-    Raises:
-        ValueError: One cannot be sent.
+    Of two names that differ in case, the last one counts. Nothing is raised here, where a key would
+    stand in the variables of the traceback.
     """
     named = {name.lower(): (name, value) for name, value in headers.items()}
     lines: list[bytes] = []
@@ -348,12 +374,9 @@ def _encoded(headers: Mapping[str, str]) -> bytes:
         except UnicodeEncodeError:
             encoded = b"\n"
         if not name or not name.isascii() or any(byte < 32 or byte == 127 for byte in encoded):
-            raise ValueError(
-                f"the header {name!r} cannot be sent: it holds a character that no header may "
-                "hold; look for line ends and quotation marks in the key or in the variable"
-            ) from None
+            return b"", name
         lines.append(encoded + b"\r\n")
-    return b"".join(lines)
+    return b"".join(lines), None
 
 
 # ---------------------------------------------------------------- what the environment says
@@ -371,7 +394,7 @@ def proxy_for(origin: Origin) -> Proxy | None:
 
     proxies = getproxies()
     url = proxies.get(origin.scheme) or proxies.get("all")
-    if not url or proxy_bypass(origin.host):
+    if not url or proxy_bypass(f"{origin.host}:{origin.port}"):
         return None
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in _PORTS or not parts.hostname:
@@ -392,7 +415,13 @@ def _tls(certificates: tuple[str | None, str | None]) -> ssl.SSLContext:
     """Return the context of all endpoints: the system's certificates, or those that are named."""
     file, directory = certificates
     if file or directory:
-        context = ssl.create_default_context(cafile=file or None, capath=directory or None)
+        try:
+            context = ssl.create_default_context(cafile=file or None, capath=directory or None)
+        except OSError as exc:
+            raise ValueError(
+                f"the certificates that SSL_CERT_FILE={file!r} or SSL_CERT_DIR={directory!r} names "
+                f"cannot be read: {exc}; unset it to trust what this system trusts"
+            ) from exc
     else:
         context = _system_context()
     context.set_alpn_protocols(["http/1.1"])

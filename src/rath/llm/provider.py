@@ -253,13 +253,14 @@ class Provider(Sampling):
                 f"AsyncOpenAI(...), not {type(self.client).__name__}; a client that answers by "
                 "itself is registered with rath.llm.register_chat_client(...)"
             )
-        if self.api_key is not None:
-            raise ValueError("client brings its own credentials; leave api_key out")
-        brought = {"base_url": str(cast("Any", self.client).base_url), "provider_kind": sdk}
-        for name, value in brought.items():
-            if getattr(self, name) not in (None, value):
-                raise ValueError(f"client brings its own {name}, {value!r}; leave {name} out")
-            object.__setattr__(self, name, value)
+        for name in ("api_key", "base_url"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"client brings its own {name}; leave {name} out")
+        if self.provider_kind not in (None, sdk):
+            raise ValueError(
+                f"client is one of {sdk}, and provider_kind is {self.provider_kind!r}; leave "
+                "provider_kind out"
+            )
 
     def _check_choices(self) -> None:
         if self.timeout is not None and not self.timeout > 0:

@@ -11,7 +11,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -35,7 +35,7 @@ _LOGGING = ("anthropic", "httpcore", "httpcore2", "httpx", "httpx2", "openai")
 
 def sdk_chat_client(provider: Provider) -> VendorClient:
     """Return the chat client that calls through `provider.client`."""
-    if provider.provider_kind == "anthropic":
+    if sdk_of(provider.client) == "anthropic":
         return SdkMessagesClient(provider)
     return SdkCompletionsClient(provider)
 
@@ -60,7 +60,7 @@ class _SdkChatClient(VendorClient):
         chosen = model or self.provider.model
         if not chosen:
             raise ValueError("model is required: name one in Provider(model=...)")
-        base_url = self.provider.base_url or ""
+        base_url = str(cast("Any", self.provider.client).base_url)
         return RequestTarget(
             kind=self.kind,
             endpoint=public_url(base_url.rstrip("/") + self.path),
@@ -132,10 +132,10 @@ class SdkTransport:
         """Return the next event of a stream as its data, and none at its end."""
         async with TimeLimit(self._target):
             with self._mapping_errors():
-                async for event in events:
-                    data = self._target.redactor.json_bytes(to_json(event))
-                    return b"data: " + data + b"\n\n"
-        return b""
+                event = await anext(events, None)
+        if event is None:
+            return b""
+        return b"data: " + self._target.redactor.json_bytes(to_json(event)) + b"\n\n"
 
     async def _send(self, body: bytes, **how: Any) -> Any:
         # There is one owner of retries, and it is not the SDK.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -231,24 +230,25 @@ class ConnectionPool(Generic[K, C]):
         self._open = open
         self._owner: Runtime | None = None
         self._opened: dict[K, C] = {}
-        self._opening: dict[K, Future[C]] = {}
+        self._opening: dict[K, asyncio.Future[C]] = {}
 
     async def get(self, key: K) -> C:
         """Return the connection for `key`; those who ask while it opens wait for the same one."""
         known = self.find(key)
         if known is not None:
             return known
-        if key not in self._opening:
-            self._opening[key] = runtime().start_in_worker(lambda: self._open_for_runtime(key))
-        opening = self._opening[key]
-        try:
-            # Shielded: who gives up waiting does not take the connection from the others.
-            return await asyncio.shield(asyncio.wrap_future(opening))
-        finally:
-            if opening.done():
-                self._opening.pop(key, None)
-                if opening.exception() is None:
-                    self._opened[key] = opening.result()
+        opening = self._opening.get(key)
+        if opening is None:
+            future = runtime().start_in_worker(lambda: self._open_for_runtime(key))
+            opening = self._opening[key] = asyncio.wrap_future(future)
+            opening.add_done_callback(lambda done: self._note_opened(key, done))
+        # Shielded: who gives up waiting does not take the connection from the others.
+        return await asyncio.shield(opening)
+
+    def _note_opened(self, key: K, opening: asyncio.Future[C]) -> None:
+        self._opening.pop(key, None)
+        if not opening.cancelled() and opening.exception() is None:
+            self._opened[key] = opening.result()
 
     def find(self, key: K) -> C | None:
         """Return the connection for `key`, if it is open."""

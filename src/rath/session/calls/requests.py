@@ -491,13 +491,9 @@ class RequestBuilder:
     def __init__(self, candidate: Candidate, frame: RequestFrame, body: Body) -> None:
         self._candidate, self._frame = candidate, frame
         self._request = frame.request(candidate)
-        self.draft = open_draft(
-            candidate.client,
-            self._request,
-            streaming=frame.streaming,
-            provider_origin=candidate.origin,
-            provider=candidate.provider,
-        )
+        self.draft = _draft_of(self._request, candidate, frame)
+        self._empty_body = self.draft.body()
+        """Parameters and tools as they are sent, without a message."""
         self._own = OwnAnswers(self.draft.facts)
         self._renderer = Renderer(self._own)
         head = [*self._renderer.render(frame.head), *self._renderer.close()]
@@ -523,12 +519,16 @@ class RequestBuilder:
         """
         mine, own = self._candidate, self._frame
         frames = (own, frame)
+        # By bytes: 1, 1.0 and True are equal, and a program may change a schema that it gave.
+        requests = (frame.request(candidate), self._request)
         return (
             all(each.context is None and each.question is None for each in frames)
             and mine.client is candidate.client
             and (mine.provider, mine.origin) == (candidate.provider, candidate.origin)
             and (own.streaming, tuple(own.head)) == (frame.streaming, tuple(frame.head))
-            and self._request == frame.request(candidate)
+            and all(
+                _draft_of(each, candidate, frame).body() == self._empty_body for each in requests
+            )
             and self._own.has_learned(record)
         )
 
@@ -542,6 +542,16 @@ class RequestBuilder:
         if frame.question is None:
             return messages + renderer.hand_over()
         return [*messages, *renderer.close(), RathLLMMessage("user", frame.question)]
+
+
+def _draft_of(request: RathLLMChatRequest, candidate: Candidate, frame: RequestFrame) -> ChatDraft:
+    return open_draft(
+        candidate.client,
+        request,
+        streaming=frame.streaming,
+        provider_origin=candidate.origin,
+        provider=candidate.provider,
+    )
 
 
 class Conversation:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 from uuid import UUID
 
 from rath._core.dataclasses import dataclass
@@ -17,7 +17,7 @@ from rath.backend.persistence.spec_json import spec_to_jsonable
 from rath.backend.workspace import StoredWorkspace, WorkspaceRef
 from rath.errors import RathError
 from rath.llm.credentials import public_url
-from rath.llm.provider import ConfigEntry, Provider
+from rath.llm.provider import ConfigEntry, Provider, sdk_of
 from rath.session.bindings import NOWHERE, Placement, PlacementRef
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow
@@ -50,7 +50,11 @@ def provider_without_secrets(provider: Provider) -> dict[str, Any]:
     No key, no login in a URL, and nothing that a user may put anything into.
     """
     fields = {name: getattr(provider, name) for name in _FIELDS}
-    fields["base_url"] = public_url(provider.base_url)
+    base_url = provider.base_url
+    if provider.client is not None:
+        fields["provider_kind"] = sdk_of(provider.client)
+        base_url = str(cast("Any", provider.client).base_url)
+    fields["base_url"] = public_url(base_url)
     fields["config"] = None if provider.config_entry is None else provider.config_entry.name
     return {name: value for name, value in fields.items() if value is not None}
 

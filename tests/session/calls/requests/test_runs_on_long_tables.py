@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from rath.flow import Agent
+from rath.flow import Agent, Provider
+from rath.flow.tool import FlowToolCall
 from rath.session import ChunkTable, Session, user_text_chunk
 from rath.session.chunk import assistant_turn_chunk
 from rath.session.record import ModelCall
@@ -92,6 +95,63 @@ def test_another_agent_and_a_session_without_the_record_begin_anew(prompt: str) 
     assert again is not None
     assert again[1] is not left[1]
     assert digest(second) == digest_made_anew(second, prompt)
+
+
+class Pick(FlowToolCall):
+    name = "pick"
+    description = "Picks."
+
+    def __init__(self, **schema: Any) -> None:
+        self._schema = {"type": "object", "properties": {"x": schema}}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return self._schema
+
+    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> str:
+        return "x"
+
+
+def with_changed_enum(tool: Pick) -> Pick:
+    tool.parameters["properties"]["x"]["enum"].append("b")
+    return tool
+
+
+def with_changed_metadata(provider: Provider) -> Provider:
+    provider.extra_create_args["metadata"]["b"] = "2"
+    return provider
+
+
+@pytest.mark.parametrize(
+    ("change", "tool", "fields"),
+    [
+        (lambda tool, provider: (with_changed_enum(tool), provider), Pick(enum=["a"]), {}),
+        (lambda _, provider: (Pick(default=True), provider), Pick(default=1), {}),
+        (lambda tool, provider: (tool, replace(provider, temperature=1.0)), Pick(),
+         {"temperature": 1}),
+        (lambda tool, provider: (tool, replace(provider, extra_create_args={"logprobs": True})),
+         Pick(), {"extra_create_args": {"logprobs": 1}}),
+        (lambda tool, provider: (tool, with_changed_metadata(provider)), Pick(),
+         {"extra_create_args": {"metadata": {"a": "1"}}}),
+    ],
+    ids=["enum in place", "default", "temperature", "extra", "extra in place"],
+)  # fmt: skip
+def test_a_request_that_would_be_another_in_bytes_is_made_anew(
+    change: Callable[[Pick, Provider], tuple[Pick, Provider]], tool: Pick, fields: dict[str, Any]
+) -> None:
+    client = ScriptedClient([f"said {i}" for i in range(4)])
+
+    def ask(tool: Pick, provider: Provider, session: Session) -> Session:
+        return Agent("You answer.", provider, [tool], system_tools=False)(session).synchronize()
+
+    provider = replace(client.provider, **fields)
+    first = ask(tool, provider, Session(ChunkTable(ROWS)))
+    tool, provider = change(tool, provider)
+    second = ask(tool, provider, asked_on(first))
+    rows = second.chunk_table.rows[:-1]
+    anew = ask(tool, provider, Session(ChunkTable(rows)))
+    assert digest(second) == digest(anew)
+    assert digest(second) != digest(first)
 
 
 def test_what_goes_on_from_earlier_requests_replays_without_a_difference() -> None:
