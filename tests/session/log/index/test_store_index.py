@@ -92,6 +92,44 @@ def test_only_what_has_changed_is_read_again(store: MemoryStore) -> None:
     assert store.n_reads == 6
 
 
+def test_text_is_read_when_somebody_searches_it_and_once(directory: Path) -> None:
+    with StoreIndex(FileStore(directory)) as lists, StoreIndex(FileStore(directory)) as searches:
+        assert len(lists.summaries()) == N_LOGS
+        (hit,) = searches.search("word3")
+        assert [each.id for each in lists.summaries(SessionFilter(text="word3"))] == [hit.session]
+        assert lists.count(SessionFilter(text="word3")) == 1
+        keep(directory, LogMaker().said("word3 again").ended())
+        lists.refresh()
+        assert len(lists.search("word3")) == 2
+        searches.refresh()
+        assert len(searches.search("word3")) == 2
+    reads = list[int]()
+    with StoreIndex(FileStore(directory), progress=lambda done, of: reads.append(of)) as index:
+        index.refresh(with_text=True)
+        assert (len(index.search("word3")), reads) == (2, [])
+
+
+def test_a_log_that_another_process_has_read_meanwhile_keeps_its_text(directory: Path) -> None:
+    store = FileStore(directory)
+
+    class Slow(FileStore):
+        """Has another process search as soon as a log is read."""
+
+        def read(self, session: UUID) -> StoredLog | None:
+            found = super().read(session)
+            with StoreIndex(store) as other:
+                other.refresh(with_text=True)
+            return found
+
+    with StoreIndex(Slow(directory)) as index:
+        assert len(index.summaries()) == N_LOGS
+    with sqlite3.connect(directory / INDEX_FILE_NAME) as connection:
+        (counts,) = connection.execute("SELECT count(*), sum(has_text) FROM sessions")
+        (n_words,) = connection.execute("SELECT count(*) FROM words").fetchone()
+    connection.close()
+    assert (counts, n_words) == ((N_LOGS, N_LOGS), N_LOGS)
+
+
 def test_progress_is_reported(store: MemoryStore) -> None:
     reported: list[tuple[int, int]] = []
     for n_logs in (0, 120):
