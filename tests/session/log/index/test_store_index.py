@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, SessionDamaged
+from rath.session import Session
 from rath.session.chunk import ChunkRow, assistant_turn_chunk
 from rath.session.events import Row
 from rath.session.log.index import SessionFilter, StoreIndex, index_file
@@ -32,6 +34,8 @@ from tests.support.api import (
     Database,
     ParsedLog,
     facts_of,
+    index_queue,
+    log_writer_module,
     parse_log,
     sum_costs,
 )
@@ -128,6 +132,58 @@ def test_a_log_that_another_process_has_read_meanwhile_keeps_its_text(directory:
         (n_words,) = connection.execute("SELECT count(*) FROM words").fetchone()
     connection.close()
     assert (counts, n_words) == ((N_LOGS, N_LOGS), N_LOGS)
+
+
+def indexed(directory: Path) -> set[UUID]:
+    """The sessions that stand in the index of a directory, which is not brought up to date."""
+    with closing(sqlite3.connect(directory / INDEX_FILE_NAME)) as connection:
+        return {UUID(bytes=each) for (each,) in connection.execute("SELECT id FROM sessions")}
+
+
+def saved(directory: Path, *, path: Path | None = None) -> UUID:
+    """Save a session, and wait until its log is indexed, or left out."""
+    session = Session.from_user_message("word")
+    if path is None:
+        session.save(store=FileStore(directory))
+    else:
+        session.save(path=path)
+    index_queue.settled().result(60)
+    return session.id
+
+
+def test_logs_that_end_are_indexed_in_the_background_where_an_index_is(directory: Path) -> None:
+    before = saved(directory)
+    assert not (directory / INDEX_FILE_NAME).exists()
+    assert count(directory) == (N_LOGS + 1, "")
+    after = saved(directory)
+    assert {before, after} <= indexed(directory)
+    alone = saved(directory, path=directory / "alone.jsonl")
+    keep(directory, unseen := LogMaker())
+    assert {alone, unseen.session}.isdisjoint(indexed(directory))
+    reads = list[int]()
+    with StoreIndex(FileStore(directory), progress=lambda done, of: reads.append(of)) as index:
+        assert unseen.session in {each.id for each in index.summaries()}
+        assert reads == [1]
+        assert {hit.session for hit in index.search('"word"')} == {before, after}
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_an_index_that_cannot_be_written_keeps_no_log_from_its_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool
+) -> None:
+    assert count(directory) == (N_LOGS, "")
+    monkeypatch.setattr(log_writer_module, "_INDEX_SECONDS", 0.01)
+    if is_locked:
+        with closing(sqlite3.connect(directory / INDEX_FILE_NAME)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            session = saved(directory)
+            assert session not in indexed(directory)
+    else:
+        (directory / INDEX_FILE_NAME).write_bytes(b"garbage" * 1000)
+        session = saved(directory)
+    assert FileStore(directory).holds(session)
+    assert count(directory) == (N_LOGS + 1, "")
+    assert session in indexed(directory)
 
 
 def test_progress_is_reported(store: MemoryStore) -> None:

@@ -262,7 +262,6 @@ CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = 'unicode61 remove_diacri
 """
 
 _TITLE_CHARS = 200
-_SAME = "SELECT 1 FROM sessions WHERE id = ? AND stamp = ?"
 
 
 class Database(DerivedDatabase):
@@ -299,6 +298,11 @@ class Database(DerivedDatabase):
         """
         stamp = "iif(has_text, stamp, '')" if with_text else "stamp"
         return dict(self._connection.execute(f"SELECT id, {stamp} FROM sessions"))
+
+    def has(self, session: bytes, stamp: str) -> bool:
+        """Tell whether the log of a session was read in this state."""
+        sql = "SELECT 1 FROM sessions WHERE id = ? AND stamp = ?"
+        return bool(self.rows(sql, (session, stamp)))
 
     def length(self, session: bytes) -> tuple[int, int] | None:
         """Return when a session was begun, and how many lines its log had when it was read."""
@@ -346,7 +350,7 @@ class Database(DerivedDatabase):
         except sqlite3.IntegrityError:
             # Most logs are new, and then there is nothing to forget.
             session = facts.session.bytes
-            if facts.texts is None and self.rows(_SAME, (session, stamp)):
+            if facts.texts is None and self.has(session, stamp):
                 return  # Another process has read it meanwhile, perhaps with its text.
             self.forget([session])
             n = self._insert("sessions", summary)

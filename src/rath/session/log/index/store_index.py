@@ -261,6 +261,29 @@ class StoreIndex:
             self._progress = progress or self._progress
             self._ask(lambda database: None, with_text=with_text)
 
+    def add(self, sessions: Iterable[UUID]) -> None:
+        """Read the logs of some sessions of a store of files, as far as they have changed.
+
+        A question reads what was left out. Only an index that is there is written to.
+
+        Raises:
+            PersistenceError, OSError: A log cannot be read.
+            sqlite3.Error, IndexMismatch, OSError: The index cannot be written.
+        """
+        assert isinstance(self.store, FileStore)
+        assert self.path is not None
+        if not self.path.is_file():
+            return
+        with self._lock:
+            database = self._open()
+            read: list[tuple[LogFacts, str]] = []
+            for session in sessions:
+                stamp = self.store.stamp(session)
+                if stamp is not None and not database.has(session.bytes, stamp):
+                    facts = self._read(session, database, with_text=False)
+                    read += [] if facts is None else [(facts, stamp)]
+            database.keep(read)
+
     def summaries(self, asked: SessionFilter | None = None) -> tuple[SessionSummary, ...]:
         """Return summaries of the sessions that fit, by default of all, the newest first.
 
