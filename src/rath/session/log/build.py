@@ -502,7 +502,7 @@ def parse_log(
     state = State(header.session, rows, entries, n_before=n_before)
     problem = read.problem
     for number, event in enumerate(read.lines, start=1):
-        if with_images is not None and type(event) in _MAY_SHOW:
+        if with_images is not None and isinstance(event, _MAY_SHOW):
             event = _with_images(event, with_images)
         try:
             state.apply(event)
@@ -525,7 +525,7 @@ def _with_images(
     event: Row | PendingResult | Operation, with_images: WithImages
 ) -> Row | PendingResult | Operation:
     """Return an event whose images have their bytes."""
-    if type(event) is Row:
+    if isinstance(event, Row):
         row = event.row
         return Row(event.index, with_images(row)) if row.images else event
     match event:

@@ -410,7 +410,7 @@ def test_texts_of_rows_are_those_that_can_be_searched() -> None:
     called = assistant_turn_chunk(tool_calls=tool_call("f", {"x": 1}).tool_calls)
     log = LogMaker().said("word " * 100_000).row(row).row(called)
     log.row(ChunkRow("odd", {"content": "unread"}))
-    long, odd, call = (each.text for each in facts_of(log.session, log.data).texts)
+    long, odd, call = (each.text for each in facts_of(log.session, log.data).texts or ())
     assert (len(long), odd.split(), call) == (100_000, ["7"], 'f {"x": 1}')
 
 
