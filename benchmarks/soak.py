@@ -27,7 +27,7 @@ from benchmarks.machine import status_of
 from benchmarks.ours import AddTool, provider
 from rath.errors import ProviderError
 from rath.flow import Agent
-from rath.session import Session, delete_session
+from rath.session import Session
 
 _SAMPLE_SECONDS = 5.0
 _WARM_UP = 0.25
@@ -186,8 +186,6 @@ async def _run(agent: Agent, kind: Kind) -> None:
     await session
     if not kind.is_cancelled and not session.text():
         raise AssertionError(f"a run ended with {session.outcome!r}")
-    if kind.persists:
-        delete_session(session.id)
 
 
 def _open_agent(endpoint: Endpoint, kind: Kind) -> Agent:
