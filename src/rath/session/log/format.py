@@ -652,8 +652,8 @@ class Decoder:
             PersistenceError: It is of no known kind, or malformed.
         """
         try:
-            line_value = self._blobs.decoder.decode(line)
-            kind = type(line_value)
+            line_value: Any = self._blobs.decoder.decode(line)
+            kind: type[Any] = type(line_value)
             if kind is _RawRowLine:
                 return self._raw_row(line_value)
         except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -184,7 +184,7 @@ class LineReader:
                 add(event)
                 self.n_lines, self.n_good, self.sum = n_read, n_bytes, after
         except PersistenceError as exc:
-            raise SessionDamaged(str(exc), where=self.where, line=number) from exc
+            raise SessionDamaged(str(exc), where=self.where, line=n_read + 1) from exc
         finally:
             self._n_read, self._n_bytes, self._sum = n_read, n_bytes, after
 
