@@ -653,13 +653,16 @@ class Decoder:
         """
         try:
             line_value: Any = self._blobs.decoder.decode(line)
-            kind: type[Any] = type(line_value)
-            if kind is _RawRowLine:
+            if isinstance(line_value, _RawRowLine):
                 return self._raw_row(line_value)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # Perhaps something that only the json module reads; else it says what is wrong.
             return self.take_record(decode_record(line))
-        return cast("Event", line_value) if kind in _AS_THEY_ARE else self._event(line_value)
+        return (
+            cast("Event", line_value)
+            if type(line_value) in _AS_THEY_ARE
+            else self._event(line_value)
+        )
 
     def take_record(self, record: Json) -> Event:
         """Return the event that a record of version 3 says; see `take`."""
