@@ -11,11 +11,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 from uuid import UUID
 
 from rath import config
 from rath._async.deferred import Deferred, runs_above
+from rath._async.runtime import await_future
 from rath._core.dataclasses import dataclass
 from rath.config.env import env_value
 from rath.config.paths import config_layer_paths
@@ -184,8 +185,6 @@ def _writer_of_beginning(session: UUID, given: Deferred[Any]) -> LogWriter | Non
     return own or writer_of(session)
 
 
-T = TypeVar("T")
-
 MAX_WAITING = 256
 """Groups of lines that may wait for a slow disk before the run waits too; a guess."""
 
@@ -250,23 +249,23 @@ class Recorder:
         if earlier is not None:
             # A run that was cancelled may still be about to write its last line.
             with contextlib.suppress(PersistenceError):
-                await _wait(earlier.settled())
+                await await_future(earlier.settled())
         for session in above:
             # What runs inside it builds on what it has made by now.
             running = running_writer(session)
             if running is not None:
-                await _wait(running.settled())
+                await await_future(running.settled())
         ancestors = AncestorWriter(plan.store, open_logs=plan.open_logs, running=above)
         if not plan.is_alone:
             parents = self._who.provenance.parents
-            await _wait(plan.open_logs.lane.put(partial(ancestors.keep_ancestors, parents)))
+            await await_future(plan.open_logs.lane.put(partial(ancestors.keep_ancestors, parents)))
         writer, done = await (self._again if goes_on else self._new)(ancestors, start)
         # Before it is open: from now on whatever ends the run lets go of it.
         self._writer = writer
         self.log = InnerLog(partial(self._hand_over, writer, commit))
         plan.open_logs.put(self._cell, writer)
         begin_writing(writer)
-        await _wait(done)
+        await await_future(done)
 
     def write(self, *events: Event, durable: bool = False) -> Future[None] | None:
         """Write events as one group.
@@ -296,7 +295,7 @@ class Recorder:
         is_unsafe = any(intent.effects == "non_idempotent" for intent in intents)
         must_wait = self._durability == "row" or (self._durability == "turn" and is_unsafe)
         if written is not None and must_wait:
-            await _wait(written)
+            await await_future(written)
 
     def write_after(self, other: Future[None]) -> None:
         """Write what comes from now on once a write to another log has ended."""
@@ -315,7 +314,7 @@ class Recorder:
         if writer.error is not None:
             raise writer.error
         if self._durability == "row" or writer.n_waiting > MAX_WAITING:
-            await _wait(writer.settled())
+            await await_future(writer.settled())
 
     async def finish(self, lines: Sequence[Event], body: Body) -> None:
         """Write the last lines of a run that has ended, and its trailer."""
@@ -326,7 +325,7 @@ class Recorder:
         done.add_done_callback(lambda _: end_writing(writer))
         self._report()
         try:
-            await _wait(done)
+            await await_future(done)
         except asyncio.CancelledError:
             # The trailer is on its way; what reads the log shall know what this process knows.
             writer.change_outcome(OutcomeChange(Cancelled(self._who.session)))
@@ -346,7 +345,7 @@ class Recorder:
         if not is_cancelled:
             # A cancelled run must not be held up by a disk.
             with contextlib.suppress(PersistenceError):
-                await _wait(done)
+                await await_future(done)
 
     async def _new(self, ancestors: AncestorWriter, start: Body) -> tuple[LogWriter, Future[None]]:
         """Return the writer of a new log, and the job that opens it."""
@@ -365,7 +364,7 @@ class Recorder:
     ) -> tuple[LogWriter, Future[None]]:
         """Go on with the log of a run, or write what it had made where it has none."""
         plan, session = self._plan, self._who.session
-        written = await _wait(
+        written = await await_future(
             plan.open_logs.lane.put(partial(find_complete_log, plan.store, session))
         )
         if written is None:
@@ -399,8 +398,3 @@ class Recorder:
         if self.log is not None and self.log.on_write is not None:
             write, self.log.on_write = self.log.on_write, None
             write()
-
-
-async def _wait(done: Future[T]) -> T:
-    """Wait for a job on a worker, which goes on when the wait is cancelled."""
-    return await asyncio.wrap_future(done)

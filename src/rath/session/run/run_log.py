@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 Durability = Literal["turn", "row", "none"]
 """What survives a loss of power; whatever the choice, a process that is killed loses nothing that
-was written.
+was written, and a run whose end can be read is on disk.
 
-`turn`: what stands before a tool call that is not idempotent, and all that came before a turn.
-`row`: every row and entry, as soon as it is there. `none`: what the system has written by then.
+`turn`: all up to a tool call that is not idempotent, before it is made; other turns and the results
+of a round soon, beside what comes next. `row`: every row and entry, before anything comes next.
+`none`: what the system has written by then.
 """
 
 
