@@ -113,6 +113,44 @@ def test_version_is_fast_to_load(process: Process) -> None:
     assert heavy.isdisjoint(run.stdout.split())
 
 
+def test_text_and_defaults_are_taken_without_pydantic(tmp_path: Path) -> None:
+    arguments = [
+        "rath",
+        "ls",
+        "word",
+        "--state",
+        "failed",
+        "--by",
+        "time",
+        "--store",
+        str(tmp_path),
+    ]
+    code = (
+        f"import sys\nfrom rath.cli import main\nsys.argv = {arguments!r}\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    print(end.code, *sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    status, *modules = run.stdout.split()
+    assert (status, "pydantic" in modules) == ("0", False)
+    assert run.stderr == f"note: no session of {tmp_path} fits\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--limit", "x"], "'--limit' / '-n'"),
+        (["--by", "size"], "'size' is not one of 'lineage', 'run', 'time'"),
+        (["--limit", "-1"], "'--limit' / '-n'"),
+    ],
+)
+def test_what_is_no_value_of_an_option_is_named(
+    process: Process, arguments: list[str], problem: str
+) -> None:
+    result = process("ls", *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert problem in result.stderr
+
+
 def test_only_the_command_loads_its_libraries() -> None:
     code = "import sys, rath, rath.flow, rath.config\nprint(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -48,18 +48,19 @@ from rath.session.hooks import note_output as note_output
 from rath.session.loading import save as save
 from rath.session.loading import session_of as session_of
 from rath.session.log import ancestors as ancestors_module
-from rath.session.log import files as files_module
+from rath.session.log import blobs as blobs_module
 from rath.session.log import format as format_module
 from rath.session.log import header as header_module
+from rath.session.log import writer as log_writer_module
 from rath.session.log.ancestors import open_logs_of as open_logs_of
 from rath.session.log.ancestors import writer_of as writer_of
+from rath.session.log.blobs import BlobStore as BlobStore
 from rath.session.log.build import LogSource as LogSource
 from rath.session.log.build import ParsedLog as ParsedLog
 from rath.session.log.build import build as build
 from rath.session.log.build import closure as closure
 from rath.session.log.build import parse_log as parse_log
 from rath.session.log.build import sharing_effects as sharing_effects
-from rath.session.log.files import BlobStore as BlobStore
 from rath.session.log.header import Identity as Identity
 from rath.session.log.header import RangeSource as RangeSource
 from rath.session.log.header import beginning as beginning
@@ -82,6 +83,7 @@ from rath.session.log.store import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from rath.session.log.store import Log as Log
 from rath.session.log.store import partial_path_of as partial_path_of
 from rath.session.log.writer import find_log as find_log
+from rath.session.log.writer import index_queue as index_queue
 from rath.session.log.writer import read_log as read_log
 from rath.session.loop import call_site as call_site
 from rath.session.open_calls import open_calls as open_calls
@@ -142,9 +144,10 @@ __all__ = [
     "CLOCK_READERS",
     "LogSource",
     "RangeSource",
-    "files_module",
+    "blobs_module",
     "format_module",
     "hook_answers_module",
+    "log_writer_module",
     "prices_module",
     "recorder_module",
 ]

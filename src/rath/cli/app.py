@@ -15,7 +15,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, Literal, Protocol, cast, get_args, get_origin, get_type_hints
 
 import typer
 import typer.main
@@ -172,7 +172,48 @@ _COMPLAINTS = cast(
 )
 
 
-class _Verbs(TyperGroup):
+_TEXTS: tuple[object, ...] = (str, str | None, list[str], list[str] | None)
+
+
+def _convert_if_needed(parameter: Any, annotation: object) -> None:
+    """Have a parameter take text, and its own default, as they are.
+
+    typer converts all values by pydantic, and to import that takes longer than most verbs do.
+    """
+    convert = parameter.process_value
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+
+    def process_value(ctx: Any, value: Any) -> Any:
+        source = ctx.get_parameter_source(parameter.name)
+        if source is not None and source.name == "DEFAULT" and not parameter.required:
+            is_list = parameter.multiple or parameter.nargs == -1
+            return () if value is None and is_list else value
+        if value and (annotation in _TEXTS or value in choices):
+            return value
+        return convert(ctx, value)
+
+    parameter.process_value = process_value
+
+
+class _Options:
+    """Options of a command that are converted only if they have to be."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options, also that of the help."""
+        command: Any = super()
+        parameters: list[Any] = command.get_params(ctx)
+        hints = get_type_hints(cast("Any", self).callback)
+        for parameter in parameters:
+            if "process_value" not in vars(parameter):
+                _convert_if_needed(parameter, hints.get(parameter.name))
+        return parameters
+
+
+class _Verb(_Options, TyperCommand):
+    """One verb."""
+
+
+class _Verbs(_Options, TyperGroup):
     """Verbs of the command or of one of its groups, each imported when it is called."""
 
     def _prefix(self) -> str:
@@ -211,7 +252,9 @@ class _Verbs(TyperGroup):
             return TyperCommand(cmd_name, help=SUMMARIES[name])
         module, _, function = VERBS[name].partition(":")
         verb = typer.Typer(add_completion=False)
-        verb.command(cmd_name)(getattr(importlib.import_module(f"rath.cli.{module}"), function))
+        verb.command(cmd_name, cls=_Verb)(
+            getattr(importlib.import_module(f"rath.cli.{module}"), function)
+        )
         return typer.main.get_command(verb)
 
 

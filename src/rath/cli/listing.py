@@ -116,7 +116,7 @@ def ls(
     for state in states or ():
         if state not in _STATES:
             raise Misuse(f"no state {state!r}; expected one of {', '.join(_STATES)}")
-    with use_store(store_url) as store, use_index(store) as index:
+    with use_store(store_url) as store, use_index(store, with_text=bool(text)) as index:
         query = SessionFilter(
             states=states or (),
             since=time_of("--since", since),

@@ -61,11 +61,16 @@ def use_store(option: str | None) -> Generator[SessionStore]:
 
 
 @contextmanager
-def use_index(store: SessionStore) -> Generator[StoreIndex]:
-    """Bring the index of a store up to date, with a bar where that takes long, and close it."""
+def use_index(store: SessionStore, *, with_text: bool = False) -> Generator[StoreIndex]:
+    """Bring the index of a store up to date, with a bar where that takes long, and close it.
+
+    Args:
+        store: The store.
+        with_text: Whether rows are searched.
+    """
     with StoreIndex(store) as index:
         with progress("reading sessions") as report:
-            index.refresh(report)
+            index.refresh(report, with_text=with_text)
         yield index
         if index.note:
             note(index.note)

@@ -10,7 +10,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never, cast, overload
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
+from msgspec.json import Decoder
 
 from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview, valid_unicode
@@ -126,11 +127,14 @@ class RowId(Struct, frozen=True, order=True, array_like=True, gc=False):
 class _RowCache:
     """Cached values of a row; apart, so that they count in no comparison and no pickle."""
 
-    __slots__ = ("_content", "_digest", "_json")
+    __slots__ = ("_content", "_digest", "_json", "_raw")
     _content: Content
     _digest: bytes
     _json: Mapping[str, Any]
     """The payload, perhaps not read-only yet; nobody else holds it then."""
+
+    _raw: bytes | None
+    """The payload of a row without images as JSON, until somebody reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +159,22 @@ class ChunkRow(_RowCache):
         if not isinstance(self.payload, FrozenDict):
             object.__setattr__(self, "payload", frozen_mapping(self.payload))
         object.__setattr__(self, "_json", self.payload)
+        object.__setattr__(self, "_raw", None)
 
     if not TYPE_CHECKING:  # Checkers would take any name for an attribute.
 
-        def __getattr__(self, name: str) -> FrozenDict:
-            if name != "payload":
+        def __getattr__(self, name: str) -> dict[str, Any]:
+            if name == "payload":
+                payload = frozen_mapping(self._json)
+            elif name == "_json":
+                raw = self._raw
+                if raw is None:  # Another thread was here first.
+                    return self._json
+                payload = _parsed(raw)
+            else:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            payload = frozen_mapping(self._json)
-            _set(self, "payload", payload)
+            _set(self, name, payload)
+            _set(self, "_raw", None)
             return payload
 
     @property
@@ -196,7 +208,7 @@ class ChunkRow(_RowCache):
     def images(self) -> tuple[Image, ...]:
         """The pictures that a user or a tool shows in this row; the payload only names them."""
         # The payload is asked first: most rows have none and need not be decoded for that.
-        if "images" not in self._json:
+        if self._raw is not None or "images" not in self._json:
             return ()
         content = self.content
         return content.images if isinstance(content, UserText | ToolFeedback) else ()
@@ -244,8 +256,36 @@ def parsed_row(kind: str, payload: dict[str, Any], row_id: RowId | None) -> Chun
     row = object.__new__(ChunkRow)
     _set(row, "kind", _KINDS.get(kind, kind))
     _set(row, "id", row_id)
+    _set(row, "_raw", None)
     _set(row, "_json", payload)
     return row
+
+
+def unparsed_row(kind: str, payload: bytes, row_id: RowId | None) -> ChunkRow:
+    """Return a row over a payload that is parsed when somebody reads it.
+
+    Args:
+        kind: The kind of the row.
+        payload: JSON, found to be an object that can be parsed, and names no images.
+        row_id: The name of the row.
+    """
+    row = object.__new__(ChunkRow)
+    _set(row, "kind", _KINDS.get(kind, kind))
+    _set(row, "id", row_id)
+    _set(row, "_raw", payload)
+    return row
+
+
+def _parsed(payload: bytes) -> dict[str, Any]:
+    try:
+        return _decode(payload)
+    except MsgspecError:
+        # A number that only the json module reads.
+        fields: dict[str, Any] = json.loads(payload)
+        return fields
+
+
+_decode = Decoder(dict[str, Any]).decode
 
 
 MANY_ROWS = 200

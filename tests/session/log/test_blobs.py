@@ -29,7 +29,7 @@ from rath.session.persistence import (
 )
 from rath.session.persistence.store import FileStore
 from rath.session.session import Session
-from tests.support.api import BlobStore, files_module
+from tests.support.api import BlobStore, blobs_module
 from tests.support.images import picture, pictures
 from tests.support.store_lines import write as write_stored
 
@@ -90,7 +90,7 @@ def disk_is_full(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files_module, "atomic_write_bytes", fail)
+    monkeypatch.setattr(blobs_module, "atomic_write_bytes", fail)
 
 
 def file_in_the_way(blobs: Path, _: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_bytes_that_cannot_be_written_fail_the_write(
 
 def test_a_store_that_stays_locked_fails_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     stored(DOG)
-    monkeypatch.setattr(files_module, "_LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(blobs_module, "_LOCK_SECONDS", 0.02)
     with (
         FileLock(sessions_dir() / "blobs" / ".lock"),
         pytest.raises(PersistenceError, match=r"locked by another process for 0\.02 s"),
@@ -241,7 +241,7 @@ def test_a_file_that_cannot_be_read_keeps_everything(
 def test_a_digest_is_found_anywhere(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_module, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(blobs_module, "_CHUNK_BYTES", 64)
     store, digest = BlobStore(tmp_path), sha256(CAT).hexdigest()
     store.path.mkdir()
     (store.path / digest).write_bytes(CAT)

@@ -315,11 +315,25 @@ def altered(log: bytes, old: bytes, new: bytes) -> bytes:
         (model_call(), (b'"purpose":"turn"', b'"purpose":"fun"'), "expected one of 'turn'"),
         (model_call(), (b'"setup":"', b'"setup":"x'), "names 'x.*', which is in no line before"),
         (Row(0, user_text_chunk("a")), (b'"index":0', b'"index":"0"'), "index: expected int"),
+        (Row(0, user_text_chunk("a")), (b'{"content":"a"}', b'["a"]'), "payload: expected object"),
+        (Row(0, user_text_chunk("a")), (b'"a"', b'"\xff"'), "invalid JSON: 'utf-8'"),
+        (Row(0, user_text_chunk("a")), (b'"a"', b'"\\ud8"'), "invalid JSON"),
+        (Row(0, user_text_chunk("a")), (b'"a"', b"9" * 5000), "invalid JSON: Exceeds the limit"),
+        (Row(0, user_text_chunk("a")), (b'"user"', b'""'), "bad chunk kind"),
     ],
 )
 def test_an_unknown_line_is_refused(line: Event, change: tuple[bytes, bytes], problem: str) -> None:
     with pytest.raises(SessionDamaged, match="log:[23]: .*" + problem):
         read_lines(altered(log_of([[line]]), *change), "log")
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"9" * 300, b"NaN", '"\u00e9\u4fee"'.encode()])
+def test_a_payload_that_is_parsed_later_says_what_stands_there(value: bytes) -> None:
+    log = altered(log_of([[Row(0, user_text_chunk("a"))]]), b'"a"', value)
+    (event,) = reply(log)[1:]
+    row: ChunkRow = event.row
+    assert repr(row.payload) == repr({"content": json.loads(value)})
+    assert (row.images, row.kind_name) == ((), "user")
 
 
 def test_nothing_but_late_entries_and_a_reopening_follow_a_trailer() -> None:

@@ -525,9 +525,10 @@ def _with_images(
     event: Row | PendingResult | Operation, with_images: WithImages
 ) -> Row | PendingResult | Operation:
     """Return an event whose images have their bytes."""
+    if isinstance(event, Row):
+        row = event.row
+        return Row(event.index, with_images(row)) if row.images else event
     match event:
-        case Row(index, row):
-            return Row(index, with_images(row)) if row.images else event
         case PendingResult(shown=shown):
             if shown is None or not shown.images:
                 return event

@@ -16,11 +16,9 @@ import glob
 import itertools
 import logging
 import os
-import re
 import stat
 import sys
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from hashlib import file_digest, sha256
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote, urlsplit
@@ -28,7 +26,7 @@ from uuid import UUID
 
 import msgspec
 
-from rath._core.blobs import Blob, is_digest
+from rath._core.blobs import Blob
 from rath._core.files import (
     FileLock,
     StrPath,
@@ -38,9 +36,8 @@ from rath._core.files import (
 )
 from rath._core.retention import TRASH_DIR_NAME, empty_trash, in_trash
 from rath.errors import PersistenceError
-from rath.llm.image import MAX_IMAGE_BYTES
+from rath.session.log.blobs import BlobStore
 from rath.session.log.store import (
-    INDEX_FILE_NAME,
     PARTIAL_SUFFIX,
     SESSION_FILE_SUFFIX,
     SESSION_PARTIAL_SUFFIX,
@@ -54,7 +51,7 @@ from rath.session.log.store import (
     sessions_dir,
 )
 
-__all__ = ["BlobStore", "FileStore", "file_store", "read_consistent"]
+__all__ = ["FileStore", "file_store", "read_consistent"]
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _EXISTING = os.O_RDWR | os.O_APPEND | _BINARY
@@ -62,18 +59,6 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
 
 _WAIT_SECONDS = 0.2
 """Long enough for who only looks whether somebody writes, or adds a late line; a guess."""
-
-_BLOBS = "blobs"
-_LOCK_NAME = ".lock"
-_LOCK_SECONDS = 60.0
-"""Far longer than the lock is ever held; a guess."""
-
-_CHUNK_BYTES = 1 << 20
-_DIGEST = re.compile(rb"[0-9a-f]{64}")
-_HEADER_BYTES = 1 << 16
-"""How far a session file is looked for its header, whose first member says what it is."""
-
-_HEADER = re.compile(rb'"record_type"\s*:\s*"header"')
 
 _ID_CHARACTERS = 36
 _logger = logging.getLogger(__name__)
@@ -477,6 +462,16 @@ class FileStore(LogStore):
             return final.exists() or partial_path_of(final).stat().st_size > 0 or final.exists()
         return final.exists()
 
+    def stamp(self, session: UUID) -> str | None:
+        """Return the stamp of one log, as `stamps` has it, None where there is none."""
+        final = self.path(session)
+        for path in (final, partial_path_of(final)):
+            with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode) and (path is final or status.st_size):
+                    return _stamp(status, is_finished=path is final)
+        return None
+
     def stamps(self) -> Mapping[UUID, str]:
         stamps_of: dict[UUID, str] = {}
         with os_errors(self.directory, "cannot be read"), contextlib.suppress(FileNotFoundError):
@@ -488,9 +483,7 @@ class FileStore(LogStore):
                 # The finished one is read where both are there; an empty partial one is no log yet.
                 is_log = is_finished or (status.st_size and session not in stamps_of)
                 if is_log and stat.S_ISREG(status.st_mode):
-                    state = "finished" if is_finished else "partial"
-                    numbers = f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
-                    stamps_of[session] = f"{state}-{numbers}"
+                    stamps_of[session] = _stamp(status, is_finished=is_finished)
         return stamps_of
 
     def is_being_written(self, session: UUID) -> bool:
@@ -563,6 +556,11 @@ def read_consistent(path: Path) -> bytes:
             return data
 
 
+def _stamp(status: os.stat_result, *, is_finished: bool) -> str:
+    state = "finished" if is_finished else "partial"
+    return f"{state}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
+
+
 def _content(path: Path, *, is_final: bool) -> bytes | None:
     """Return the bytes of a file, None where there is none."""
     with os_errors(path, "cannot be read"), contextlib.suppress(FileNotFoundError):
@@ -633,168 +631,3 @@ def _link(path: Path, name: Path) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-
-
-class BlobStore:
-    """The bytes that the session files of one directory name; all its methods block.
-
-    A writer saves bytes, then takes the lock, sees that they are still there, and writes its row.
-    A sweep removes under the same lock what no row names. So bytes are never removed between
-    their writing and that of the row.
-
-    Args:
-        directory: Where the session files stand.
-    """
-
-    __slots__ = ("_directory", "path")
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.path = directory / _BLOBS
-        """Where the bytes stand; made when the first are written."""
-
-    @contextlib.contextmanager
-    def holding(self, blobs: Collection[Blob]) -> Generator[None, None, None]:
-        """Write the bytes of `blobs`, and keep them from every sweep while the block runs.
-
-        What has no bytes is left out: a row may name images that were lost already.
-
-        Raises:
-            PersistenceError: They cannot be written.
-        """
-        contents = {blob.digest: blob.data for blob in blobs if blob.data is not None}
-        if not contents:
-            yield
-            return
-        ensure_private(self.path)
-        for digest, content in contents.items():
-            self._save(digest, content)
-        with self._locked():
-            for digest, content in contents.items():
-                if not self._file(digest).exists():
-                    self._save(digest, content)
-            yield
-
-    def read(self, digest: str) -> bytes | None:
-        """Return content by its sha256, None where it is not there or damaged.
-
-        Raises:
-            PersistenceError: It is there and cannot be read.
-        """
-        if not is_digest(digest):
-            return None
-        file = self._file(digest)
-        missing = contextlib.suppress(FileNotFoundError, NotADirectoryError)
-        with os_errors(file, "cannot be read"), missing:
-            status = file.stat()
-            # One that has no end, or does not fit into memory, is not ours.
-            is_ours = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_IMAGE_BYTES
-            content = file.read_bytes() if is_ours else b""
-            return content if sha256(content).hexdigest() == digest else None
-        return None
-
-    def sweep(self) -> None:
-        """Remove what no file of the directory names any more.
-
-        A file counts that is named like a session file or begins like one, whether it can be
-        believed or not; where one cannot be read, everything is kept. Cost: those files are read,
-        and the beginning of every other, unless there is nothing to remove.
-        """
-        unnamed = self._digests()
-        stamps: dict[Path, tuple[int, int]] = {}
-        try:
-            # Without the lock first: afterwards only what has changed since is read again.
-            unnamed -= self._mentioned(stamps) if unnamed else set()
-            if not unnamed:
-                return
-            with self._locked():
-                for digest in unnamed - self._mentioned(stamps):
-                    self._file(digest).unlink(missing_ok=True)
-        except (OSError, PersistenceError) as exc:
-            _logger.warning("nothing more is removed from %s: %s", self.path, exc)
-
-    def _file(self, digest: str) -> Path:
-        assert is_digest(digest)
-        return self.path / digest
-
-    def _digests(self) -> set[str]:
-        return {file.name for file in _entries(self.path) if is_digest(file.name)}
-
-    def _mentioned(self, stamps: dict[Path, tuple[int, int]]) -> set[str]:
-        """Return every apparent digest in files of sessions that are new or have changed.
-
-        Args:
-            stamps: Size and time of each file when it was read; is kept up to date.
-
-        Raises:
-            OSError: A file cannot be read.
-        """
-        digests: set[str] = set()
-        # Twice: a listing may miss a file that is being renamed, and the next one has it.
-        for _ in range(2):
-            directories = (self._directory, *in_trash(self._directory))
-            for path in (each for directory in directories for each in _entries(directory)):
-                with contextlib.suppress(FileNotFoundError):
-                    status = path.stat()
-                    stamp = (status.st_size, status.st_mtime_ns)
-                    if stat.S_ISREG(status.st_mode) and stamps.get(path) != stamp:
-                        digests |= _digests_in(path) if _may_be_session(path) else set()
-                        stamps[path] = stamp
-        return digests
-
-    def _save(self, digest: str, content: bytes) -> None:
-        file = self._file(digest)
-        with os_errors(file, "cannot be written"):
-            if not _is_intact(file, digest):
-                atomic_write_bytes(file, content, mode=0o600)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Generator[None, None, None]:
-        lock = FileLock(self.path / _LOCK_NAME)
-        with os_errors(self.path, "cannot be locked"):
-            is_locked = lock.acquire(timeout=_LOCK_SECONDS)
-        if not is_locked:
-            raise PersistenceError(
-                f"{self.path} was locked by another process for {_LOCK_SECONDS:g} s; end that "
-                "process if it hangs"
-            )
-        try:
-            yield
-        finally:
-            lock.release()
-
-
-def _entries(directory: Path) -> list[Path]:
-    """Return the entries of a directory; nothing where it is gone, or is none."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return list(directory.iterdir())
-    return []
-
-
-def _may_be_session(path: Path) -> bool:
-    """Tell whether a file may be that of a session; copies and renamed ones count."""
-    if path.name.startswith(INDEX_FILE_NAME):
-        return False  # It holds what was said in sessions, whatever that looks like.
-    if SESSION_FILE_SUFFIX in path.name or path.name.endswith(PARTIAL_SUFFIX):
-        return True
-    # A run is written under any name that its caller gives.
-    with path.open("rb") as file:
-        return _HEADER.search(file.read(_HEADER_BYTES)) is not None
-
-
-def _digests_in(path: Path) -> set[str]:
-    """Return all text in a file that looks like a digest."""
-    digests: set[bytes] = set()
-    before = b""
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            text = before + chunk
-            digests.update(_DIGEST.findall(text))
-            before = text[-63:]  # one that lies across the border
-    return {digest.decode() for digest in digests}
-
-
-def _is_intact(file: Path, digest: str) -> bool:
-    with contextlib.suppress(FileNotFoundError), file.open("rb") as handle:
-        return file_digest(handle, "sha256").hexdigest() == digest
-    return False

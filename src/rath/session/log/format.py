@@ -38,7 +38,7 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.evidence import CallEvidence
 from rath.llm.prices import Cost
-from rath.session.chunk import ChunkRow, RowId, parsed_row
+from rath.session.chunk import ChunkRow, RowId, parsed_row, unparsed_row
 from rath.session.content import rows_digest
 from rath.session.events import (
     AgentRows,
@@ -148,6 +148,15 @@ class _RowLine(_Line, frozen=True, kw_only=True, tag="row"):
     id: RowId | None = None
 
 
+class _RawRowLine(_Line, frozen=True, kw_only=True, tag="row", gc=False):
+    """A row whose payload was only looked over."""
+
+    index: int
+    kind: str
+    payload: msgspec.Raw
+    id: RowId | None = None
+
+
 class _AgentRowsLine(_Line, frozen=True, kw_only=True, tag="agent_rows"):
     digest: str
     rows: tuple[_StoredRow, ...]
@@ -192,7 +201,7 @@ _FORMS: dict[str, Any] = {
     for form in (_RowLine, *get_args(Event), *_OWN)
     if form is not Header
 }
-_ANY_FORM: Any = reduce(lambda one, other: one | other, _FORMS.values())
+_ANY_FORM: Any = reduce(lambda one, other: one | other, {**_FORMS, "row": _RawRowLine}.values())
 _AS_THEY_ARE = frozenset({*_FORMS.values()} - {*_OWN, ToolSchemas, CallSetup})
 
 _SETUP = (
@@ -601,6 +610,11 @@ def _stored(outcome: Outcome) -> Outcome:
 # ---------------------------------------------------------------- bytes to events
 
 
+_BRACE = ord("{")
+_MAX_UNPARSED = 4096
+"""Bytes of a payload that is parsed later: what is longer may hold a number too long to be read."""
+
+
 @dataclass(slots=True)
 class Decoder:
     """Decodes the lines of one log in order; knows what earlier lines said."""
@@ -638,7 +652,9 @@ class Decoder:
             PersistenceError: It is of no known kind, or malformed.
         """
         try:
-            line_value = self._blobs.decoder.decode(line)
+            line_value: Any = self._blobs.decoder.decode(line)
+            if isinstance(line_value, _RawRowLine):
+                return self._raw_row(line_value)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # Perhaps something that only the json module reads; else it says what is wrong.
             return self.take_record(decode_record(line))
@@ -699,6 +715,28 @@ class Decoder:
         except (ValueError, TypeError, ArithmeticError, RecursionError) as exc:
             problem = f"{type(exc).__name__}: {exc}"
         raise PersistenceError(f"malformed {line.__struct_config__.tag}: {problem}")
+
+    def _raw_row(self, line: _RawRowLine) -> Row:
+        """Return the row of a line, whose payload is parsed later where nothing can be wrong then.
+
+        Raises:
+            MsgspecError, ValueError: It is malformed.
+        """
+        kind, index, payload = line.kind, line.index, bytes(line.payload)
+        assert self.session is not None, "a log begins with its header"
+        row_id = line.id or RowId(self.session, index)
+        if (
+            not kind
+            or len(payload) > _MAX_UNPARSED
+            or payload[0] != _BRACE
+            or b"images" in payload
+            or b"\\u" in payload  # may spell any name
+        ):
+            fields = msgspec.json.decode(payload, type=dict[str, Any])
+            return Row(index, _chunk(_StoredRow(kind, fields), row_id))
+        if not payload.isascii():
+            payload.decode()  # looked over it was without that
+        return Row(index, unparsed_row(kind, payload, row_id))
 
     def _row(self, line: _RowLine) -> ChunkRow:
         row_id = line.id

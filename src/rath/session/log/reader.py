@@ -26,6 +26,7 @@ from rath.session.events import (
     OutcomeChange,
     PlacementChange,
     Reopened,
+    Row,
     ToolSchemas,
 )
 from rath.session.graph.kind import LineageKind
@@ -60,7 +61,6 @@ _LATE = (RecordEntry, AgentRows, ToolSchemas, CallSetup, OutcomeChange, Placemen
 
 _MORE = b',"more":1'
 """Stands right before the checksum: elsewhere the brace of an inner object comes between."""
-_BEFORE_SUM = slice(-SUM_BYTES - len(_MORE), -SUM_BYTES)
 _NEW = b'{"event":"'
 
 
@@ -161,52 +161,68 @@ class LineReader:
         Raises:
             SessionDamaged: One cannot be believed; the groups before it were added.
         """
-        for line in lines:
-            number = self._n_read + 1
-            try:
+        n_read, n_bytes, after, waiting = self._n_read, self._n_bytes, self._sum, self._open
+        take, add = self.decoder.take, events.append
+        try:
+            for line in lines:
+                number = n_read + 1
                 if self.version > FIRST_CHAINED:
                     # Before it is parsed: what cannot be believed may be anything.
-                    after = checked_sum(line, self._sum, is_compact=True)
-                    event, has_more = self.decoder.take(line), line[_BEFORE_SUM] == _MORE
+                    last = checked_sum(line, after, is_compact=True)
+                    event, has_more = take(line), line.endswith(_MORE, 0, -SUM_BYTES)
                 else:
-                    event, has_more, after = self._take_older(line)
-                kind = type(event)
-                if self._is_over and not isinstance(event, _LATE) and self.takes_more:
-                    tag = kind.__struct_config__.tag
-                    raise PersistenceError(f"{tag} after the end, with which a run is over")
-            except PersistenceError as exc:
-                raise SessionDamaged(str(exc), where=self.where, line=number) from exc
-            if kind is Finished:
-                self._is_over, self._end = True, line
-            elif kind is Reopened:
-                self._is_over = False
-            self._sum = after
-            self._n_read, self._n_bytes = number, self._n_bytes + len(line) + 1
-            if has_more:
-                self._open.append(event)
-                continue
-            if self._open:
-                events += self._open
-                self._open.clear()
-            events.append(event)
-            self.n_lines, self.n_good, self.sum = number, self._n_bytes, after
+                    event, has_more, last = self._take_older(line, after, number)
+                if type(event) is not Row or self._is_over:
+                    self._watch_end(event, line)
+                n_read, n_bytes, after = number, n_bytes + len(line) + 1, last
+                if has_more:
+                    waiting.append(event)
+                    continue
+                if waiting:
+                    events += waiting
+                    waiting.clear()
+                add(event)
+                self.n_lines, self.n_good, self.sum = n_read, n_bytes, after
+        except PersistenceError as exc:
+            raise SessionDamaged(str(exc), where=self.where, line=n_read + 1) from exc
+        finally:
+            self._n_read, self._n_bytes, self._sum = n_read, n_bytes, after
 
-    def _take_older(self, line: bytes) -> tuple[Event, bool, str]:
-        """Return a header, or the event on a line of version 1 or 2."""
+    def _watch_end(self, event: Event, line: bytes) -> None:
+        """Note the end of a run, and that it goes on.
+
+        Raises:
+            PersistenceError: The event cannot stand after the end.
+        """
+        if self._is_over and not isinstance(event, _LATE) and self.takes_more:
+            tag = type(event).__struct_config__.tag
+            raise PersistenceError(f"{tag} after the end, with which a run is over")
+        if type(event) is Finished:
+            self._is_over, self._end = True, line
+        elif type(event) is Reopened:
+            self._is_over = False
+
+    def _take_older(self, line: bytes, after: str, number: int) -> tuple[Event, bool, str]:
+        """Return a header, or the event on a line of version 1 or 2, and the sum after it.
+
+        Args:
+            line: The line.
+            after: The sum of the line before.
+            number: Of the line.
+        """
         if not self.version:
-            header = self._take_header(line)
-            return header, False, self._sum
+            return self._take_header(line)
         if self.version < FIRST_CHAINED:
-            return self._take_unchained(line), False, self._sum
+            return self._take_unchained(line, number), False, after
         # A log of version 2 goes on in lines of version 3.
         is_new = line.startswith(_NEW)
-        after = checked_sum(line, self._sum, is_compact=is_new)
+        after = checked_sum(line, after, is_compact=is_new)
         if is_new:
-            return self.decoder.take(line), line[_BEFORE_SUM] == _MORE, after
+            return self.decoder.take(line), line.endswith(_MORE, 0, -SUM_BYTES), after
         record = decode_record(line)
         return self._upgraded(record), record.get("more") == 1, after
 
-    def _take_header(self, line: bytes) -> Header:
+    def _take_header(self, line: bytes) -> tuple[Header, bool, str]:
         record = decode_record(line)
         if record.get("record_type") != "header":
             kind = record.get("event") or record.get("record_type")
@@ -221,14 +237,15 @@ class LineReader:
                 f"schema version {version} is newer than CURRENT_SCHEMA_VERSION "
                 f"({CURRENT_SCHEMA_VERSION}); upgrade openrath to read this file"
             )
+        after = ""
         if version >= FIRST_CHAINED:
-            self._sum = checked_sum(line, "", is_compact=version > FIRST_CHAINED)
+            after = checked_sum(line, after, is_compact=version > FIRST_CHAINED)
         elif "sum" in record:
             raise PersistenceError(f"schema version {version} has no checksums, and this line has")
         header = decode_header(upgrade_header(record))
         self.decoder.session = header.session
         self.version, self._created_at = version, header.created_at
-        return header
+        return header, False, after
 
     def _upgraded(self, record: Json) -> Event:
         """Return the event that a line of version 1 or 2 says."""
@@ -241,12 +258,12 @@ class LineReader:
             raise PersistenceError(f"malformed {kind}: {type(exc).__name__}: {exc}") from exc
         return self.decoder.take_record(upgraded)
 
-    def _take_unchained(self, line: bytes) -> Event:
+    def _take_unchained(self, line: bytes, number: int) -> Event:
         """Return the event on a line of version 1: header, rows, and a trailer that ends it."""
         record = decode_record(line)
         if self._is_over:
             raise PersistenceError("a record stands after the trailer, which ends a file")
-        kind, n_rows = record.get("record_type"), self._n_read - 1
+        kind, n_rows = record.get("record_type"), number - 2
         if kind not in ("header", "chunk", "trailer"):
             raise PersistenceError(
                 f"unknown record_type {kind!r}; expected header, chunk or trailer"

@@ -31,10 +31,11 @@ from rath.session.events import (
 )
 from rath.session.log import index
 from rath.session.log.build import ParsedLog, parse_log
+from rath.session.log.files import FileStore
 from rath.session.log.format import Batch, Encoder
 from rath.session.log.header import LogStart, is_same_place, placement_line
 from rath.session.log.reader import read_lines
-from rath.session.log.store import SessionLog, SessionStore, StoredLog
+from rath.session.log.store import INDEX_FILE_NAME, SessionLog, SessionStore, StoredLog
 from rath.session.record import Entry, Record, RecordEntry
 
 T = TypeVar("T")
@@ -82,6 +83,65 @@ class SerialQueue:
             else:
                 done.set_result(result)
             del job, done
+
+
+class IndexQueue:
+    """Logs that have ended, to be read into the index of their store in the background.
+
+    One batch at a time; what comes meanwhile is the next one. A question to an index looks at all
+    logs, so nothing is lost by what is left out here: long logs, those that are too many at a time,
+    and all where nobody has asked an index yet.
+    """
+
+    def __init__(self) -> None:
+        self._lane = SerialQueue()
+        self._lock = threading.Lock()
+        self._waiting: dict[str, tuple[FileStore, set[UUID]]] = {}
+        """By the directory of their store."""
+
+    def put(self, store: SessionStore, session: UUID, size: int) -> None:
+        """Have a log read; never waits.
+
+        Args:
+            store: Where it is.
+            session: Whose log.
+            size: How many bytes it has.
+        """
+        # An index of another store stands elsewhere, and its logs far away.
+        if not isinstance(store, FileStore) or size > _MAX_INDEXED_BYTES:
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # It must not keep a log from its end.
+            (store.directory / INDEX_FILE_NAME).stat()
+            with self._lock:
+                is_first = not self._waiting
+                _, sessions = self._waiting.setdefault(store.where, (store, set()))
+                if len(sessions) < _MAX_INDEXED_LOGS:
+                    sessions.add(session)
+            if is_first:
+                self._lane.put(self._read)
+
+    def settled(self) -> Future[None]:
+        """Return a future that is done when all that was put is read, or given up."""
+        return self._lane.put(lambda: None)
+
+    def _read(self) -> None:
+        with self._lock:
+            batch, self._waiting = self._waiting, {}
+        for store, sessions in batch.values():
+            try:
+                with index.StoreIndex(store, busy_seconds=_INDEX_SECONDS) as opened:
+                    opened.add(sessions)
+            except Exception as exc:  # noqa: BLE001  # nobody waits for it, and a question reads it
+                _log.debug("the index of %s is not brought up to date: %s", store.where, exc)
+
+
+_MAX_INDEXED_BYTES = 1 << 20
+_MAX_INDEXED_LOGS = 100
+_INDEX_SECONDS = 0.5
+"""How long to wait for others who write to the index; with those above a bound of what the end of
+the program waits for. Guesses."""
+
+index_queue = IndexQueue()
 
 
 def read_log(store: SessionStore, session: UUID) -> ParsedLog:
@@ -490,6 +550,8 @@ class LogWriter:
         self._log.finish()
         self._log = None
         self._state = "finished"
+        if not self.is_alone:
+            index_queue.put(self.store, self.session, self._size)
 
     def _leave(self, line: Failed | None) -> None:
         if self._replaced is not None and line is not None and line.how == "failed":

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rath.errors import PersistenceError, SessionDamaged
+from rath.session import Session
 from rath.session.chunk import ChunkRow, assistant_turn_chunk
 from rath.session.events import Row
 from rath.session.log.index import SessionFilter, StoreIndex, index_file
@@ -32,6 +34,8 @@ from tests.support.api import (
     Database,
     ParsedLog,
     facts_of,
+    index_queue,
+    log_writer_module,
     parse_log,
     sum_costs,
 )
@@ -90,6 +94,96 @@ def test_only_what_has_changed_is_read_again(store: MemoryStore) -> None:
     assert store.n_reads == 6
     assert index.summary(logs[0].session) is not None
     assert store.n_reads == 6
+
+
+def test_text_is_read_when_somebody_searches_it_and_once(directory: Path) -> None:
+    with StoreIndex(FileStore(directory)) as lists, StoreIndex(FileStore(directory)) as searches:
+        assert len(lists.summaries()) == N_LOGS
+        (hit,) = searches.search("word3")
+        assert [each.id for each in lists.summaries(SessionFilter(text="word3"))] == [hit.session]
+        assert lists.count(SessionFilter(text="word3")) == 1
+        keep(directory, LogMaker().said("word3 again").ended())
+        lists.refresh()
+        assert len(lists.search("word3")) == 2
+        searches.refresh()
+        assert len(searches.search("word3")) == 2
+    reads = list[int]()
+    with StoreIndex(FileStore(directory), progress=lambda done, of: reads.append(of)) as index:
+        index.refresh(with_text=True)
+        assert (len(index.search("word3")), reads) == (2, [])
+
+
+def test_a_log_that_another_process_has_read_meanwhile_keeps_its_text(directory: Path) -> None:
+    store = FileStore(directory)
+
+    class Slow(FileStore):
+        """Has another process search as soon as a log is read."""
+
+        def read(self, session: UUID) -> StoredLog | None:
+            found = super().read(session)
+            with StoreIndex(store) as other:
+                other.refresh(with_text=True)
+            return found
+
+    with StoreIndex(Slow(directory)) as index:
+        assert len(index.summaries()) == N_LOGS
+    with sqlite3.connect(directory / INDEX_FILE_NAME) as connection:
+        (counts,) = connection.execute("SELECT count(*), sum(has_text) FROM sessions")
+        (n_words,) = connection.execute("SELECT count(*) FROM words").fetchone()
+    connection.close()
+    assert (counts, n_words) == ((N_LOGS, N_LOGS), N_LOGS)
+
+
+def indexed(directory: Path) -> set[UUID]:
+    """The sessions that stand in the index of a directory, which is not brought up to date."""
+    with closing(sqlite3.connect(directory / INDEX_FILE_NAME)) as connection:
+        return {UUID(bytes=each) for (each,) in connection.execute("SELECT id FROM sessions")}
+
+
+def saved(directory: Path, *, path: Path | None = None) -> UUID:
+    """Save a session, and wait until its log is indexed, or left out."""
+    session = Session.from_user_message("word")
+    if path is None:
+        session.save(store=FileStore(directory))
+    else:
+        session.save(path=path)
+    index_queue.settled().result(60)
+    return session.id
+
+
+def test_logs_that_end_are_indexed_in_the_background_where_an_index_is(directory: Path) -> None:
+    before = saved(directory)
+    assert not (directory / INDEX_FILE_NAME).exists()
+    assert count(directory) == (N_LOGS + 1, "")
+    after = saved(directory)
+    assert {before, after} <= indexed(directory)
+    alone = saved(directory, path=directory / "alone.jsonl")
+    keep(directory, unseen := LogMaker())
+    assert {alone, unseen.session}.isdisjoint(indexed(directory))
+    reads = list[int]()
+    with StoreIndex(FileStore(directory), progress=lambda done, of: reads.append(of)) as index:
+        assert unseen.session in {each.id for each in index.summaries()}
+        assert reads == [1]
+        assert {hit.session for hit in index.search('"word"')} == {before, after}
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_an_index_that_cannot_be_written_keeps_no_log_from_its_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, is_locked: bool
+) -> None:
+    assert count(directory) == (N_LOGS, "")
+    monkeypatch.setattr(log_writer_module, "_INDEX_SECONDS", 0.01)
+    if is_locked:
+        with closing(sqlite3.connect(directory / INDEX_FILE_NAME)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            session = saved(directory)
+            assert session not in indexed(directory)
+    else:
+        (directory / INDEX_FILE_NAME).write_bytes(b"garbage" * 1000)
+        session = saved(directory)
+    assert FileStore(directory).holds(session)
+    assert count(directory) == (N_LOGS + 1, "")
+    assert session in indexed(directory)
 
 
 def test_progress_is_reported(store: MemoryStore) -> None:
@@ -316,7 +410,7 @@ def test_texts_of_rows_are_those_that_can_be_searched() -> None:
     called = assistant_turn_chunk(tool_calls=tool_call("f", {"x": 1}).tool_calls)
     log = LogMaker().said("word " * 100_000).row(row).row(called)
     log.row(ChunkRow("odd", {"content": "unread"}))
-    long, odd, call = (each.text for each in facts_of(log.session, log.data).texts)
+    long, odd, call = (each.text for each in facts_of(log.session, log.data).texts or ())
     assert (len(long), odd.split(), call) == (100_000, ["7"], 'f {"x": 1}')
 
 

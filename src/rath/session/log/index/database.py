@@ -118,8 +118,11 @@ class LogFacts:
     given: dict[UUID, int] = field(default_factory=dict[UUID, int])
     """Tokens that came without a call, by the session that they came with."""
 
-    texts: list[RowText] = field(default_factory=list[RowText])
-    """Of its own rows, those that say anything."""
+    title: RowText | None = None
+    """Its own first row in which a user speaks."""
+
+    texts: list[RowText] | None = None
+    """Of its own rows, those that say anything; None where they were not asked for."""
 
     backend: str | None = None
     state: str = "cut_off"
@@ -127,11 +130,6 @@ class LogFacts:
     """Whether its run has not ended, as far as the log says."""
 
     problem: str = ""
-
-    @property
-    def title(self) -> RowText | None:
-        """Its own first row in which a user speaks."""
-        return next((row for row in self.texts if row.kind == "user"), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +223,7 @@ def match_of(question: str) -> str | None:
     return " AND ".join(terms) or None
 
 
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 """Counts changes of what stands in it; an index of another version is made again."""
 
 BUSY_SECONDS = 5.0
@@ -243,7 +241,7 @@ CREATE TABLE sessions (
     n_rows INTEGER NOT NULL, n_calls INTEGER NOT NULL, n_tool_runs INTEGER NOT NULL,
     tokens INTEGER NOT NULL, usd TEXT NOT NULL, is_priced INTEGER NOT NULL, models TEXT NOT NULL,
     backend TEXT, state TEXT NOT NULL, is_open INTEGER NOT NULL, problem TEXT NOT NULL,
-    size INTEGER NOT NULL, n_lines INTEGER NOT NULL);
+    size INTEGER NOT NULL, n_lines INTEGER NOT NULL, has_text INTEGER NOT NULL);
 CREATE INDEX sessions_by_time ON sessions (created);
 CREATE INDEX sessions_by_run ON sessions (run) WHERE run IS NOT NULL;
 CREATE TABLE edges (
@@ -292,9 +290,19 @@ class Database(DerivedDatabase):
         with closing(self._connection.execute(sql, tuple(values))) as cursor:
             return cursor.fetchall()
 
-    def stamps(self) -> Mapping[bytes, str]:
-        """Return by session in which state its log was read."""
-        return dict(self._connection.execute("SELECT id, stamp FROM sessions"))
+    def stamps(self, *, with_text: bool = False) -> Mapping[bytes, str]:
+        """Return by session in which state its log was read.
+
+        Args:
+            with_text: Give no state where the text of the rows was left out.
+        """
+        stamp = "iif(has_text, stamp, '')" if with_text else "stamp"
+        return dict(self._connection.execute(f"SELECT id, {stamp} FROM sessions"))
+
+    def has(self, session: bytes, stamp: str) -> bool:
+        """Tell whether the log of a session was read in this state."""
+        sql = "SELECT 1 FROM sessions WHERE id = ? AND stamp = ?"
+        return bool(self.rows(sql, (session, stamp)))
 
     def length(self, session: bytes) -> tuple[int, int] | None:
         """Return when a session was begun, and how many lines its log had when it was read."""
@@ -326,7 +334,7 @@ class Database(DerivedDatabase):
                 ((n_said,),) = self.rows(sql)
                 for facts, stamp in read:
                     self._keep(facts, stamp, n_said + 1)
-                    n_said += len(facts.texts)
+                    n_said += len(facts.texts or ())
 
     def _keep(self, facts: LogFacts, stamp: str, said: int) -> None:
         """Store what a log says.
@@ -341,14 +349,17 @@ class Database(DerivedDatabase):
             n = self._insert("sessions", summary)
         except sqlite3.IntegrityError:
             # Most logs are new, and then there is nothing to forget.
-            self.forget([facts.session.bytes])
+            session = facts.session.bytes
+            if facts.texts is None and self.has(session, stamp):
+                return  # Another process has read it meanwhile, perhaps with its text.
+            self.forget([session])
             n = self._insert("sessions", summary)
         parents = ((n, at, parent.bytes) for at, parent in enumerate(facts.parents))
         self._insert_all("edges", parents)
         self._insert_all("calls", ((n, *to_row(_call(call))) for call in facts.calls.values()))
         given = ((n, session.bytes, tokens) for session, tokens in facts.given.items())
         self._insert_all("given", given)
-        rows = list(enumerate(facts.texts, start=said))
+        rows = list(enumerate(facts.texts or (), start=said))
         self._insert_all("said", ((number, n, row.index, row.kind) for number, row in rows))
         sql = "INSERT INTO words (rowid, text) VALUES (?, ?)"
         texts = ((number, stored(row.text)) for number, row in rows)
@@ -448,7 +459,7 @@ def _summary(facts: LogFacts) -> Iterator[object]:
     yield not facts.given and all(call.price in ("known", "nothing") for call in calls)
     yield "\n".join(dict.fromkeys(call.model for call in calls if call.status == "done"))
     yield from (facts.backend, facts.state, facts.is_open, facts.problem)
-    yield from (facts.size, facts.n_lines)
+    yield from (facts.size, facts.n_lines, facts.texts is not None)
 
 
 __all__ = ["BUSY_SECONDS", "INDEX_VERSION", "Database", "from_micros", "to_micros"]

@@ -29,15 +29,18 @@ _MAX_CHARS = 100_000
 """Of a row that can be searched; a longer one is kept by its beginning."""
 
 
-def facts_of(session: UUID, data: bytes, *, is_finished: bool = False) -> LogFacts:
+def facts_of(
+    session: UUID, data: bytes, *, is_finished: bool = False, with_text: bool = True
+) -> LogFacts:
     """Read the facts of a log; of one that cannot be believed, those before the bad line.
 
     Args:
         session: Whose log.
         data: All of it.
         is_finished: Whether its writer has finished it: then its run has an end.
+        with_text: Whether the texts of its rows are read.
     """
-    facts = LogFacts(session=session, size=len(data))
+    facts = LogFacts(session=session, size=len(data), texts=[] if with_text else None)
     try:
         read = read_lines(data, "", is_finished=is_finished, recover=True)
     except SessionDamaged as exc:
@@ -89,10 +92,16 @@ def _tell_header(facts: LogFacts, content: ParsedLog) -> None:
 
 def _tell_rows(facts: LogFacts, content: ParsedLog) -> None:
     for index, row in enumerate(content.rows, start=content.state.n_before):
+        kind = row.kind_name
+        if facts.texts is None and (kind != "user" or facts.title is not None):
+            continue
         text = "\n".join(filter(None, _row_texts(row.content)))
         if text and not text.isspace():
-            excerpt = valid_unicode(text[:_MAX_CHARS])
-            facts.texts.append(RowText(index, row.kind_name, excerpt))
+            told = RowText(index, kind, valid_unicode(text[:_MAX_CHARS]))
+            if facts.title is None and kind == "user":
+                facts.title = told
+            if facts.texts is not None:
+                facts.texts.append(told)
 
 
 def _tell_entries(facts: LogFacts, entries: Iterable[Entry]) -> None:

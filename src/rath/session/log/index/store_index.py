@@ -211,9 +211,10 @@ class StoreIndex:
     """The index of a store: answers questions without reading its logs each time.
 
     The first question reads the logs that were written since the last time; `refresh` does it
-    again. Several processes may use one index. One that is damaged or of another version is made
-    again; where that cannot be, or the place cannot be written to, it is made in memory, and `note`
-    says why. All methods block; they may be called by any thread.
+    again. Text of rows is indexed by questions that search it: the index tells in which logs that
+    was left out so far. Several processes may use one index. One that is damaged or of another
+    version is made again; where that cannot be, or the place cannot be written to, it is made in
+    memory, and `note` says why. All methods block; they may be called by any thread.
 
     Args:
         store: The logs.
@@ -242,14 +243,15 @@ class StoreIndex:
         self._lock = threading.RLock()
         self._database: Database | None = None
         self._identity: int | None = None
-        self._is_fresh = False
+        self._is_fresh = self._has_text = False
         self._stamps: Mapping[UUID, str] = {}
 
-    def refresh(self, progress: Progress | None = None) -> None:
+    def refresh(self, progress: Progress | None = None, *, with_text: bool = False) -> None:
         """Read the logs that have changed, and forget those that are gone.
 
         Args:
             progress: Is told how far that is.
+            with_text: Read also the text of rows, where that was left out before.
 
         Raises:
             PersistenceError: The store cannot be read.
@@ -257,7 +259,30 @@ class StoreIndex:
         with self._lock:
             self._is_fresh = False
             self._progress = progress or self._progress
-            self._ask(lambda database: None)
+            self._ask(lambda database: None, with_text=with_text)
+
+    def add(self, sessions: Iterable[UUID]) -> None:
+        """Read the logs of some sessions of a store of files, as far as they have changed.
+
+        A question reads what was left out. Only an index that is there is written to.
+
+        Raises:
+            PersistenceError, OSError: A log cannot be read.
+            sqlite3.Error, IndexMismatch, OSError: The index cannot be written.
+        """
+        assert isinstance(self.store, FileStore)
+        assert self.path is not None
+        if not self.path.is_file():
+            return
+        with self._lock:
+            database = self._open()
+            read: list[tuple[LogFacts, str]] = []
+            for session in sessions:
+                stamp = self.store.stamp(session)
+                if stamp is not None and not database.has(session.bytes, stamp):
+                    facts = self._read(session, database, with_text=False)
+                    read += [] if facts is None else [(facts, stamp)]
+            database.keep(read)
 
     def summaries(self, asked: SessionFilter | None = None) -> tuple[SessionSummary, ...]:
         """Return summaries of the sessions that fit, by default of all, the newest first.
@@ -271,7 +296,8 @@ class StoreIndex:
         # The states of those that are open change without their logs.
         limit = -1 if asked.limit is None or asked.states else asked.limit
         sql = f"{_SELECT} WHERE {where} ORDER BY created {order}, id LIMIT ?"
-        fitting = self._summaries(self._rows(sql, [*values, limit]))
+        rows = self._rows(sql, [*values, limit], with_text=asked.text is not None)
+        fitting = self._summaries(rows)
         if asked.states:
             fitting = [each for each in fitting if each.state in asked.states]
         return tuple(fitting[: asked.limit])
@@ -297,7 +323,8 @@ class StoreIndex:
         if asked.states:
             return len(self.summaries(replace(asked, limit=None)))
         where, values = _where(asked)
-        return int(self._rows(f"SELECT count(*) FROM sessions WHERE {where}", values)[0][0])
+        sql = f"SELECT count(*) FROM sessions WHERE {where}"
+        return int(self._rows(sql, values, with_text=asked.text is not None)[0][0])
 
     def summary(self, session: UUID) -> SessionSummary | None:
         """Return the summary of one session, None where the store has no log of it."""
@@ -322,7 +349,7 @@ class StoreIndex:
                  WHERE words MATCH ? ORDER BY words.rank, sessions.created DESC, said.id LIMIT ?"""
         return tuple(
             SearchHit(unpacked_id(session), at, kind, " ".join(displayed_text(snippet).split()))
-            for session, at, kind, snippet in self._rows(sql, (match, limit))
+            for session, at, kind, snippet in self._rows(sql, (match, limit), with_text=True)
         )
 
     def children(self, session: UUID) -> tuple[UUID, ...]:
@@ -394,8 +421,10 @@ class StoreIndex:
     def _ids(self, sql: str, *values: object) -> tuple[UUID, ...]:
         return tuple(unpacked_id(row[0]) for row in self._rows(sql, values))
 
-    def _rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
-        return self._ask(lambda database: database.rows(sql, values))
+    def _rows(
+        self, sql: str, values: Sequence[object] = (), *, with_text: bool = False
+    ) -> list[Any]:
+        return self._ask(lambda database: database.rows(sql, values), with_text=with_text)
 
     def _rows_of(self, sql: str, sessions: Collection[UUID]) -> list[Any]:
         """Return the rows of a query that asks for some sessions."""
@@ -442,29 +471,29 @@ class StoreIndex:
             session = begins_with
         return text
 
-    def _ask(self, question: Callable[[Database], T]) -> T:
+    def _ask(self, question: Callable[[Database], T], *, with_text: bool = False) -> T:
         """Return the answer of an index that is up to date, by whatever way there is one."""
         with self._lock:
             for repair in (self._recover, self._go_to_memory):
                 try:
-                    return self._answer(question)
+                    return self._answer(question, with_text=with_text)
                 except (sqlite3.Error, IndexMismatch, OSError) as exc:
                     if self._is_in_memory():
                         raise
                     repair(exc)
-            return self._answer(question)
+            return self._answer(question, with_text=with_text)
 
-    def _answer(self, question: Callable[[Database], T]) -> T:
+    def _answer(self, question: Callable[[Database], T], *, with_text: bool) -> T:
         database = self._open()
-        if not self._is_fresh:
-            self._stamps = self._update(database)
-            self._is_fresh = True
+        if not self._is_fresh or (with_text and not self._has_text):
+            self._stamps = self._update(database, with_text=with_text)
+            self._is_fresh, self._has_text = True, with_text
         return question(database)
 
-    def _update(self, database: Database) -> Mapping[UUID, str]:
+    def _update(self, database: Database, *, with_text: bool) -> Mapping[UUID, str]:
         """Bring the index up to date, and return the stamps that the logs have now."""
         # In this order: what another process adds meanwhile is not taken for gone.
-        indexed = database.stamps()
+        indexed = database.stamps(with_text=with_text)
         stamp_of = self.store.stamps()
         stamps = {session.bytes: stamp for session, stamp in stamp_of.items()}
         gone = indexed.keys() - stamps.keys()
@@ -472,7 +501,7 @@ class StoreIndex:
         read: list[tuple[LogFacts, str]] = []
         n_bytes = 0
         for number, session in enumerate(changed, start=1):
-            facts = self._read(unpacked_id(session), database)
+            facts = self._read(unpacked_id(session), database, with_text=with_text)
             if facts is None:
                 gone.add(session)
             else:
@@ -487,17 +516,20 @@ class StoreIndex:
         database.keep(read, gone)
         return stamp_of
 
-    def _read(self, session: UUID, database: Database) -> LogFacts | None:
+    def _read(self, session: UUID, database: Database, *, with_text: bool) -> LogFacts | None:
         try:
             log = self.store.read(session)
         except PersistenceError as exc:
+            problem = str(exc)
             return LogFacts(
-                session=session, size=0, state="damaged", is_open=False, problem=str(exc)
+                session=session, size=0, texts=[], state="damaged", is_open=False, problem=problem
             )
         if log is None:
             return None
         # What reads a log is loaded with the first one: most questions need none.
-        facts: LogFacts = _facts_of(session, log.data, is_finished=log.is_finished)
+        facts: LogFacts = _facts_of(
+            session, log.data, is_finished=log.is_finished, with_text=with_text
+        )
         facts.where = valid_unicode(log.where)
         started_at, n_lines = database.length(session.bytes) or (None, 0)
         # One that became shorter; another log under the same id begins at another time.
