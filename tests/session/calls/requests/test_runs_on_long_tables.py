@@ -98,44 +98,65 @@ def test_another_agent_and_a_session_without_the_record_begin_anew(prompt: str) 
 
 
 class Pick(FlowToolCall):
-    name = "pick"
-    description = "Picks."
+    """A tool whose schema its program may change."""
 
     def __init__(self, **schema: Any) -> None:
-        self._schema = {"type": "object", "properties": {"x": schema}}
+        self.schema: dict[str, Any] = {"type": "object", "properties": {"x": schema}}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        return self._schema
+    def name(self) -> str:
+        return "pick"
+
+    @property
+    def description(self) -> str:
+        return "Picks."
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.schema
 
     def __call__(self, session: Session, arguments: Mapping[str, Any]) -> str:
         return "x"
 
 
-def with_changed_enum(tool: Pick) -> Pick:
-    tool.parameters["properties"]["x"]["enum"].append("b")
-    return tool
+Setting = tuple[Pick, Provider]
 
 
-def with_changed_metadata(provider: Provider) -> Provider:
+def with_longer_enum(tool: Pick, provider: Provider) -> Setting:
+    tool.schema["properties"]["x"]["enum"].append("b")
+    return tool, provider
+
+
+def with_other_default(_: Pick, provider: Provider) -> Setting:
+    return Pick(default=True), provider
+
+
+def with_float_temperature(tool: Pick, provider: Provider) -> Setting:
+    return tool, replace(provider, temperature=1.0)
+
+
+def with_other_extra(tool: Pick, provider: Provider) -> Setting:
+    return tool, replace(provider, extra_create_args={"logprobs": True})
+
+
+def with_longer_metadata(tool: Pick, provider: Provider) -> Setting:
     provider.extra_create_args["metadata"]["b"] = "2"
-    return provider
+    return tool, provider
 
 
-@pytest.mark.parametrize(
-    ("change", "tool", "fields"),
-    [
-        (lambda tool, provider: (with_changed_enum(tool), provider), Pick(enum=["a"]), {}),
-        (lambda _, provider: (Pick(default=True), provider), Pick(default=1), {}),
-        (lambda tool, provider: (tool, replace(provider, temperature=1.0)), Pick(),
-         {"temperature": 1}),
-        (lambda tool, provider: (tool, replace(provider, extra_create_args={"logprobs": True})),
-         Pick(), {"extra_create_args": {"logprobs": 1}}),
-        (lambda tool, provider: (tool, with_changed_metadata(provider)), Pick(),
-         {"extra_create_args": {"metadata": {"a": "1"}}}),
-    ],
-    ids=["enum in place", "default", "temperature", "extra", "extra in place"],
-)  # fmt: skip
+Case = tuple[Callable[[Pick, Provider], Setting], Pick, dict[str, Any]]
+CASES: dict[str, Case] = {
+    "enum in place": (with_longer_enum, Pick(enum=["a"]), {}),
+    "default": (with_other_default, Pick(default=1), {}),
+    "temperature": (with_float_temperature, Pick(), {"temperature": 1}),
+    "extra": (with_other_extra, Pick(), {"extra_create_args": {"logprobs": 1}}),
+    "extra in place": (
+        with_longer_metadata, Pick(), {"extra_create_args": {"metadata": {"a": "1"}}}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "tool", "fields"), CASES.values(), ids=CASES.keys())
 def test_a_request_that_would_be_another_in_bytes_is_made_anew(
     change: Callable[[Pick, Provider], tuple[Pick, Provider]], tool: Pick, fields: dict[str, Any]
 ) -> None:
