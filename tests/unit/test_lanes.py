@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -154,11 +154,10 @@ Threads = list[threading.Thread]
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=-1)
 
 
-class Doors(queue.SimpleQueue[Any]):
-    """A queue in which idle workers wait until the test lets them see what is there, or nothing."""
+class Doors:
+    """Where idle workers wait until the test lets them see what is there for them, or nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.waiting = threading.Semaphore(0)
         """Counts how often a worker has come to wait."""
         self._changed = threading.Condition()
@@ -171,41 +170,46 @@ class Doors(queue.SimpleQueue[Any]):
             self._ends += end
             self._changed.notify_all()
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        if timeout is None:
-            return super().get(block)
+    def take(self, jobs: Door) -> Any:
+        """Wait at the door for one of the jobs; called by the worker that they are for."""
         self.waiting.release()
         with self._changed:
             while self._ends == 0:
-                if self._looks and not self.empty():
+                if self._looks and not jobs.empty():
                     self._looks -= 1
-                    with suppress(queue.Empty):
-                        return super().get(block=False)
+                    return jobs.get()
                 self._changed.wait(50)
             self._ends -= 1
             raise queue.Empty
 
 
+class Door(queue.SimpleQueue[Any]):
+    """The queue of one worker."""
+
+    def __init__(self, doors: Doors) -> None:
+        super().__init__()
+        self._doors = doors
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        return super().get(block) if timeout is None else self._doors.take(self)
+
+
 @contextmanager
 def workers_behind_doors(n_idle: int) -> Generator[tuple[WorkerThreads, Doors, Threads]]:
     """Give workers of whom that many wait for a job; in the end all of them end."""
-    doors = Doors()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue, "SimpleQueue", lambda: doors)
-        workers = WorkerThreads("test")
-    barrier = threading.Barrier(n_idle)
+    doors, workers, barrier = Doors(), WorkerThreads("test"), threading.Barrier(n_idle)
 
     def meet() -> threading.Thread:
         barrier.wait(50)
         return threading.current_thread()
 
-    futures = [workers.submit(meet) for _ in range(n_idle)]
-    for _ in range(n_idle):
-        assert doors.waiting.acquire(timeout=50)
-    yield workers, doors, [future.result(timeout=50) for future in futures]
-    doors.let(end=1000)
-    for _ in range(20):
-        doors.put(None)  # ... also those who wait without a limit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue, "SimpleQueue", partial(Door, doors))
+        futures = [workers.submit(meet) for _ in range(n_idle)]
+        for _ in range(n_idle):
+            assert doors.waiting.acquire(timeout=50)
+        yield workers, doors, [future.result(timeout=50) for future in futures]
+        doors.let(end=1000)
 
 
 @given(plan=st.lists(st.tuples(st.integers(), st.booleans()), max_size=8))
@@ -282,6 +286,17 @@ def test_a_worker_that_is_about_to_end_takes_the_job_that_came_for_it() -> None:
         future = workers.submit(threading.current_thread)
         doors.let(end=1)
         assert future.result(timeout=50) is thread
+
+
+def test_the_worker_that_was_busy_last_takes_the_next_job() -> None:
+    with workers_behind_doors(3) as (workers, doors, _):
+        threads: Threads = []
+        for _ in range(5):
+            future = workers.submit(threading.current_thread)
+            doors.let(look=1)
+            threads.append(future.result(timeout=50))
+            assert doors.waiting.acquire(timeout=50)
+        assert len({*threads}) == 1
 
 
 @given(n_idle=st.integers(1, 4), n_jobs=st.integers(0, 6), n_ends=st.integers(0, 4))

@@ -83,9 +83,9 @@ class WorkerThreads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._jobs: queue.SimpleQueue[_QueuedCall] = queue.SimpleQueue()
-        # Idle workers that no job in the queue is meant for.
-        self._idle = 0
+        # Of each idle worker; the one that was busy last is the next one, so that workers which a
+        # burst has started end after it.
+        self._idle: list[queue.SimpleQueue[_QueuedCall]] = []
         self._started = 0
 
     def submit(self, fn: Callable[[], T]) -> futures.Future[T]:
@@ -93,38 +93,36 @@ class WorkerThreads:
         future: futures.Future[T] = futures.Future()
         job = _QueuedCall(fn, future)
         with self._lock:
-            self._jobs.put(job)
             if self._idle:
-                self._idle -= 1
+                self._idle.pop().put(job)
                 return future
             self._started += 1
             name = f"{self._name}-{self._started}"
         # The job is not an argument of the thread: it would be held as long as the thread lives.
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        jobs: queue.SimpleQueue[_QueuedCall] = queue.SimpleQueue()
+        jobs.put(job)
+        threading.Thread(target=self._work, args=(jobs,), name=name, daemon=True).start()
         return future
 
-    def _work(self) -> None:
-        job: _QueuedCall | None = self._jobs.get()
+    def _work(self, jobs: queue.SimpleQueue[_QueuedCall]) -> None:
+        job: _QueuedCall | None = jobs.get()
         while job is not None:
             job.run()
             del job
-            job = self._next()
+            job = self._next(jobs)
 
-    def _next(self) -> _QueuedCall | None:
+    def _next(self, jobs: queue.SimpleQueue[_QueuedCall]) -> _QueuedCall | None:
         """Wait for another job; None when there was none for long."""
         with self._lock:
-            self._idle += 1
+            self._idle.append(jobs)
         try:
-            return self._jobs.get(timeout=_IDLE_SECONDS)
+            return jobs.get(timeout=_IDLE_SECONDS)
         except queue.Empty:
-            # A job that came just now was put for this worker: it may not go without it. Another
-            # worker may take it first, without the lock, so only the attempt itself can tell.
             with self._lock:
-                try:
-                    return self._jobs.get_nowait()
-                except queue.Empty:
-                    self._idle -= 1
+                if jobs in self._idle:
+                    self._idle.remove(jobs)
                     return None
+            return jobs.get()  # one came just now
 
 
 class SerialWorker:
