@@ -228,19 +228,40 @@ def test_commands_that_run_at_once_again_need_no_other_runners(
     assert run_all() == first
 
 
+async def started(client: SupervisorClient, directory: Path, line: str) -> SupervisedCommand:
+    """Start a shell whose output goes nowhere."""
+    device = os.open("/dev/null", os.O_RDWR)
+    payload = b"\0".join([b"3", b"1,2", os.fsencode(directory), b"/bin/sh", b"-c", line.encode()])
+    try:
+        return await client.start(payload, [device, device], program="sh", directory="/")
+    finally:
+        os.close(device)
+
+
+def test_an_idle_runner_that_was_killed_gets_no_command(workspace: Path) -> None:
+    async def run() -> tuple[int, int]:
+        client = SupervisorClient()
+        runners = list[int]()
+        for name in ("first", "second"):
+            command = await started(client, workspace, f"echo $PPID > {name}")
+            await asyncio.wait([command.cleared])
+            runners.append(int((workspace / name).read_text()))
+            if name == "first":
+                # Before the event loop can notice that it has gone.
+                os.kill(runners[0], signal.SIGKILL)
+                wait_gone(runners[0])
+        await client.aclose()
+        return runners[0], runners[1]
+
+    killed, other = runtime().run(run, label="two commands")
+    assert other != killed
+
+
 def test_of_the_runners_that_nobody_uses_few_are_left(workspace: Path) -> None:
     async def run() -> tuple[SupervisorClient, list[int]]:
         client = SupervisorClient(idle_seconds=0.05)
-        device = os.open("/dev/null", os.O_RDWR)
         line = "echo $PPID >> runners; until [ -e go ]; do sleep 0.01; done"
-        payload = b"\0".join(
-            [b"3", b"1,2", os.fsencode(workspace), b"/bin/sh", b"-c", line.encode()]
-        )
-        commands = [
-            await client.start(payload, [device, device], program="sh", directory="/")
-            for _ in range(2 * MIN_IDLE)
-        ]
-        os.close(device)
+        commands = [await started(client, workspace, line) for _ in range(2 * MIN_IDLE)]
         (workspace / "go").touch()
         await asyncio.wait([each.cleared for each in commands])
         runners = [int(pid) for pid in (workspace / "runners").read_text().split()]

@@ -160,13 +160,21 @@ class RunnerChannel:
     async def start(
         self, payload: bytes, descriptors: Sequence[int], *, program: str, directory: str
     ) -> SupervisedCommand:
-        """Let it start a command; how that went, the command knows when it has ended."""
+        """Let it start a command; how that went, the command knows when it has ended.
+
+        Raises:
+            ConnectionError: Its process has gone before it had the whole command.
+        """
         self._command = command = SupervisedCommand(self, program, directory)
         frame = LENGTH.pack(len(payload)) + payload
         try:
             n_sent = _send_with(self.channel, frame, descriptors)
             if n_sent < len(frame):
                 await self._loop.sock_sendall(self.channel, frame[n_sent:])
+        except ConnectionError:
+            self._command = None
+            self.close()
+            raise
         except OSError:
             self.close()
         except BaseException:
@@ -295,8 +303,16 @@ class SupervisorClient:
         Raises:
             OSError: The supervisor cannot be started.
         """
-        runner = self._idle.pop() if self._idle else await self._forked()
-        return await runner.start(payload, descriptors, program=program, directory=directory)
+        while True:
+            is_new = not self._idle
+            runner = await self._forked() if is_new else self._idle.pop()
+            try:
+                return await runner.start(
+                    payload, descriptors, program=program, directory=directory
+                )
+            except ConnectionError as exc:
+                if is_new:
+                    raise OSError(errno.ECHILD, _LOST) from exc
 
     async def aclose(self) -> None:
         """Leave all of them: they end what is running, then themselves."""
