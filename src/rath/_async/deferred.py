@@ -392,6 +392,16 @@ def _tell_all_unread() -> None:
 atexit.register(_tell_all_unread)
 
 
+def _forget_after_fork() -> None:
+    """Start afresh in a forked child: a thread of the parent may have held the lock."""
+    global _waits
+    _waits = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 def _log() -> logging.Logger:
     return logging.getLogger("rath.session")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import os
 import threading
 import weakref
 from collections import deque
@@ -142,6 +143,16 @@ _INDEX_SECONDS = 0.5
 the program waits for. Guesses."""
 
 index_queue = IndexQueue()
+
+
+def _forget_after_fork() -> None:
+    """Start afresh in a forked child: the thread that worked on the queue is not in it."""
+    global index_queue
+    index_queue = IndexQueue()
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def read_log(store: SessionStore, session: UUID) -> ParsedLog:
@@ -411,7 +422,7 @@ class LogWriter:
         """Write the last lines, and give the log its final name; durable."""
         return self._lane.put(partial(self._guarded, partial(self._finish, make)))
 
-    def leave(self, line: Failed | None = None) -> Future[None]:
+    def leave_unfinished(self, line: Failed | None = None) -> Future[None]:
         """Say why the run ended, if that can be written, and let the log stay unfinished."""
         return self._lane.put(partial(self._leave, line))
 
