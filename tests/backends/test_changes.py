@@ -97,7 +97,7 @@ def test_what_was_not_looked_at_once_has_not_changed() -> None:
     assert found.gaps == ["'closed/' could not be looked at: Permission denied"]
 
 
-def test_nothing_is_reported_of_a_root_that_was_not_looked_at() -> None:
+def test_no_changes_are_reported_for_a_root_that_was_not_scanned() -> None:
     found = between(TreeState(unseen={"": "no"}), TreeState({"a": seen(b"x")}))
     assert (told(found), found.gaps) == ([], ["'./' could not be looked at: no"])
 

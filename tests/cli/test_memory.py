@@ -282,7 +282,7 @@ def test_an_address_writes_no_commands_to_the_terminal(rath: Rath, verb: tuple[s
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_what_is_gone_is_reported_where_the_rest_fails(rath: Rath) -> None:
+def test_deleted_notes_are_reported_when_the_rest_fails(rath: Rath) -> None:
     uri = added(rath, TEA, "--uri", "user/a")
     rath("memory forget user/a user/b", ends=1, err=f"already forgotten: {uri}")
 

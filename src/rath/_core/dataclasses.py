@@ -53,8 +53,8 @@ def _make(options: dict[str, bool], cls: type) -> type:
 
 def _written(cls: type, options: dict[str, bool]) -> type:
     make: Any = dataclasses.dataclass(**options)
-    made: type = make(cls)
-    return made
+    written: type = make(cls)
+    return written
 
 
 def _is_plain(cls: type, options: dict[str, bool]) -> bool:
@@ -90,10 +90,10 @@ def _with_slots(cls: type, options: dict[str, bool]) -> type:
     own_hash = namespace.get("__hash__")
     has_hash = own_hash is not None or ("__hash__" in namespace and "__eq__" not in namespace)
 
-    late = ["__init__", *_TABLES, *_REPLACE]
-    late += ["__repr__"] if options.get("repr", True) else []
-    late += ["__eq__"] if has_eq else []
-    for name in late:
+    deferred = ["__init__", *_TABLES, *_REPLACE]
+    deferred += ["__repr__"] if options.get("repr", True) else []
+    deferred += ["__eq__"] if has_eq else []
+    for name in deferred:
         namespace.setdefault(name, _OnFirstUse(options, defaults))
     if namespace.get("__doc__") is None:
         namespace["__doc__"] = _OnFirstUse(options, defaults)
@@ -107,8 +107,8 @@ def _with_slots(cls: type, options: dict[str, bool]) -> type:
     inherited = {name for base in cls.__mro__[1:-1] for name in _slots_of(base)}
     namespace["__slots__"] = tuple(name for name in names if name not in inherited)
     namespace["__qualname__"] = cls.__qualname__
-    for made_with_class in ("__dict__", "__weakref__"):
-        namespace.pop(made_with_class, None)
+    for descriptor in ("__dict__", "__weakref__"):
+        namespace.pop(descriptor, None)
     return type(cls.__name__, cls.__bases__, namespace)
 
 
@@ -118,7 +118,7 @@ def _slots_of(base: type) -> tuple[str, ...]:
 
 
 def _write_methods(cls: type, options: dict[str, bool], defaults: dict[str, Any]) -> None:
-    """Put what the standard library writes for such a class where it is still missing.
+    """Replace the descriptors of `cls` by the methods that the standard library writes for it.
 
     Two threads may do so at the same time; they write the same.
     """
@@ -140,11 +140,11 @@ def _write_methods(cls: type, options: dict[str, bool], defaults: dict[str, Any]
         namespace["__doc__"] = cls.__doc__
     if hasattr(cls, "__post_init__"):
         namespace["__post_init__"] = None  # it is called by its name
-    base_of_twin = type("Inherited", (), inherited)
-    twin = _written(type(cls.__name__, (base_of_twin,), namespace), options)
+    carrier = type("Inherited", (), inherited)
+    complete = _written(type(cls.__name__, (carrier,), namespace), options)
     for name, value in [*cls.__dict__.items()]:
         if isinstance(value, _OnFirstUse):
-            setattr(cls, name, twin.__dict__[name])
+            setattr(cls, name, complete.__dict__[name])
 
 
 def _refuse_assignment(_self: object, name: str, _value: object) -> None:

@@ -79,14 +79,14 @@ def lazy_function(module: str, name: str) -> Callable[..., Any]:
 
 
 def lazy_modules(importer: str, *names: str, **aliases: str) -> list[Any]:
-    """Return what stands for modules in `importer`, until it reads a name from one of them.
+    """Return a placeholder for each module: it is imported when `importer` reads a name from it.
 
         if TYPE_CHECKING:
             import asyncio
         else:
             (asyncio,) = lazy_modules(__name__, "asyncio")
 
-    Then the module is imported and takes the place. It may not be read while `importer` loads.
+    The module then replaces its placeholder in `importer`, which may not read one while it loads.
 
     Args:
         importer: Its `__name__`.

@@ -129,7 +129,7 @@ class VendorClient(ModelCaller[Provider]):
     def warm_up(self) -> None:
         """Begin to open what the next call needs; runs on the runtime loop, returns at once."""
 
-    def looked_up(self) -> object:
+    def resolved_settings(self) -> object:
         """Return what was found for the client: one with an equal value calls the same way."""
         try:
             return self.target(None)

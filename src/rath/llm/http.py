@@ -7,7 +7,8 @@ some processes at their exit. This takes 0.06 ms. The parser is `httptools`, tha
 HTTP/2 is not spoken: a request has a connection for itself, and no model endpoint needs more.
 
 Used on one event loop. Nothing is sent twice: a connection that the other side has closed is found
-out before anything is written to it, and a request that was written is never written again.
+out before anything is written to it, and one that was written is not written again here. Whether a
+failed request is tried once more, its caller decides (`rath.llm.transport`).
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def _are_alike(known: ChatClient, other: ChatClient) -> bool:
     """Tell whether two clients for one key call the same way."""
     if not isinstance(known, VendorClient) or not isinstance(other, VendorClient):
         return True
-    return type(known) is type(other) and known.looked_up() == other.looked_up()
+    return type(known) is type(other) and known.resolved_settings() == other.resolved_settings()
 
 
 @dataclass(frozen=True, slots=True)

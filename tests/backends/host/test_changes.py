@@ -242,7 +242,7 @@ def test_operations_on_a_tree_below_or_above_count() -> None:
     assert all(tree.activity.operations == [] for tree in (above, below, late))
 
 
-def test_a_tree_forgets_those_below_that_are_gone() -> None:
+def test_a_tree_drops_overlaps_that_no_longer_exist() -> None:
     above = tree_at("/nowhere/many")
     for n in range(5):
         tree_at(f"/nowhere/many/{n}")

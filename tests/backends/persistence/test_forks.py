@@ -70,7 +70,7 @@ def test_fork_that_is_being_made_is_given_up_after_an_hour(left: UUID) -> None:
     assert not making.exists()
 
 
-def test_fork_that_cannot_be_looked_at_is_preserved() -> None:
+def test_a_fork_that_cannot_be_inspected_is_preserved() -> None:
     path = fork_dir(uuid4())
     (path / "lock").mkdir(parents=True)
     assert prune_forks() == []

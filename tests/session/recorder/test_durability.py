@@ -92,7 +92,7 @@ def test_a_call_that_may_be_made_again_waits_for_no_disk(store: GateStore) -> No
     assert list(Session.load(out.id, store=store).record) == made_by_run
 
 
-def test_results_are_forced_beside_the_next_model_call(store: GateStore) -> None:
+def test_results_are_synced_while_the_next_model_call_runs(store: GateStore) -> None:
     store.says = b'"tool_run"'
     asked = threading.Event()
 

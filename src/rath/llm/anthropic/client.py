@@ -102,7 +102,7 @@ class RathAnthropicChatClient(MessagesClient):
             timeout=self.timeout,
         )
 
-    def looked_up(self) -> object:
+    def resolved_settings(self) -> object:
         return self._account, self._endpoint
 
     async def connect(self, target: RequestTarget) -> transport.Transport:

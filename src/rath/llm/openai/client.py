@@ -151,7 +151,7 @@ class RathOpenAIChatClient(CompletionsClient):
         )
         return self._endpoint.target(chosen, timeout=self.timeout)
 
-    def looked_up(self) -> object:
+    def resolved_settings(self) -> object:
         return self._endpoint
 
     async def connect(self, target: credentials.RequestTarget) -> transport.Transport:

@@ -410,7 +410,7 @@ class OwnAnswers:
         self._answers: dict[RowId, CallEvidence] = {}
         self._record = Record()
 
-    def stand_behind(self, head_digest: str, context: Context | None) -> None:
+    def set_head(self, head_digest: str, context: Context | None) -> None:
         """Say what stands before and among the rows of the session, for what is learned later."""
         at, text = (None, None) if context is None else (context.at, context.message.content)
         self._before = (head_digest, self._facts.tools_digest, at, text)
@@ -498,7 +498,7 @@ class RequestBuilder:
         self._renderer = Renderer(self._own)
         head = [*self._renderer.render(frame.head), *self._renderer.close()]
         self.head_digest = bytes_digest(repr(head).encode(errors="replace"))
-        self._own.stand_behind(self.head_digest, frame.context)
+        self._own.set_head(self.head_digest, frame.context)
         self._own.learn(body.record)
         self.n_rows = len(body.table)
         """How many rows of the session it holds."""
@@ -557,14 +557,14 @@ def _draft_of(request: RathLLMChatRequest, candidate: Candidate, frame: RequestF
 class Conversation:
     """A session in front of a model, and of those that answer in its place where it fails.
 
-    Each has a rendition of its own, which is made when it is asked for the first time and brought
+    Each has a builder of its own, made when it is asked for the first time and brought
     up to date when it is asked again.
     """
 
     def __init__(self, candidates: Sequence[Candidate], frame: RequestFrame) -> None:
         self._candidates = candidates
         self._frame = frame
-        self._renditions = [candidate.builder for candidate in candidates]
+        self._builders = [candidate.builder for candidate in candidates]
         self._last = 0
         """Index of the candidate that answered last."""
         self._displaced: str | None = None
@@ -601,25 +601,25 @@ class Conversation:
         try:
             while True:
                 index = (self._last + len(failures)) % len(self._candidates)
-                rendition = self._renditions[index]
-                if rendition is None or rendition.n_rows < len(body.table):
-                    rendition = await self._up_to_date(index, body)
+                builder = self._builders[index]
+                if builder is None or builder.n_rows < len(body.table):
+                    builder = await self._up_to_date(index, body)
                 call = ModelCallContext(
                     operation=operation,
                     purpose=purpose,
-                    head_digest=rendition.head_digest,
-                    n_rows=rendition.n_rows,
+                    head_digest=builder.head_digest,
+                    n_rows=builder.n_rows,
                     context=self._frame.context,
                     question=self._frame.question,
                     row=row,
                     fallback_from=failures[-1].model if failures else self._displaced,
                 )
                 try:
-                    exchange = await call_model(rendition.draft, call, note, on_delta=on_delta)
+                    exchange = await call_model(builder.draft, call, note, on_delta=on_delta)
                 except Exception as exc:
                     if len(failures) + 1 == len(self._candidates) or not may_fall_back(exc):
                         raise
-                    failures.append(_Failure(_name(rendition.draft, exc), exc))
+                    failures.append(_Failure(_name(builder.draft, exc), exc))
                     _log.warning("run %s: %s; the next model is asked", operation, failures[-1])
                 else:
                     self._last = index
@@ -631,37 +631,37 @@ class Conversation:
             raise
 
     async def _up_to_date(self, index: int, body: Body) -> RequestBuilder:
-        """Return a rendition that holds all rows; without stalling the runtime if they are many."""
-        rendition = self._renditions[index] or self._take(index, body)
-        if rendition is None:
+        """Return a builder that holds all rows; without stalling the runtime if they are many."""
+        builder = self._builders[index] or self._take(index, body)
+        if builder is None:
             make = partial(RequestBuilder, self._candidates[index], self._frame, body)
             n_rows = encode_cost(self._frame.head) + encode_cost(body.table)
-            rendition = await offload(max(n_rows, len(body.record)), make)
-            self._renditions[index] = rendition
+            builder = await offload(max(n_rows, len(body.record)), make)
+            self._builders[index] = builder
         else:
-            new = body.table.since(rendition.n_rows)
-            await offload(encode_cost(new), partial(rendition.follow, body))
-        return rendition
+            new = body.table.since(builder.n_rows)
+            await offload(encode_cost(new), partial(builder.follow, body))
+        return builder
 
-    def leave(self, table: ChunkTable) -> None:
+    def leave_builder(self, table: ChunkTable) -> None:
         """Leave the requests of a run that has ended to the one that goes on with its rows."""
-        rendition = self._renditions[self._last]
-        if rendition is not None and rendition.n_rows > MANY_ROWS:
-            table.cache.requests = table.vector, rendition
+        builder = self._builders[self._last]
+        if builder is not None and builder.n_rows > MANY_ROWS:
+            table.cache.requests = table.vector, builder
 
     def _take(self, index: int, body: Body) -> RequestBuilder | None:
         """Return the requests that a run before has left, if this one goes on from them."""
         left = body.table.cache.requests
         if left is None:
             return None
-        rows, rendition = left
+        rows, builder = left
         # What is said before a question stands in no request where no answer follows.
-        is_before = body.table.vector.common_prefix(rows) > rendition.n_rows
-        if not is_before or not rendition.fits(self._candidates[index], self._frame, body.record):
+        is_before = body.table.vector.common_prefix(rows) > builder.n_rows
+        if not is_before or not builder.fits(self._candidates[index], self._frame, body.record):
             return None
         body.table.cache.requests = None  # it grows with the run that has it
-        self._renditions[index] = rendition
-        return cast("RequestBuilder", rendition)
+        self._builders[index] = builder
+        return cast("RequestBuilder", builder)
 
 
 @dataclass(frozen=True, slots=True)

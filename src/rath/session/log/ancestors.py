@@ -252,7 +252,7 @@ def write_complete(
     if has_ended and (unfinished is None or unfinished.has_ended):
         writer.finish(lambda: [trailer_of(body)]).result()
     else:
-        writer.leave(None if unfinished is None else unfinished.failure).result()
+        writer.leave_unfinished(None if unfinished is None else unfinished.failure).result()
         opened.result()
     if complete.late is not None:
         writer.hold(complete.late).result()

@@ -110,10 +110,10 @@ class BlobMaker:
         return self._make(digest, size, is_stored)
 
     def from_json(self, kind: type, value: object) -> Blob:
-        """Make a blob of what a line says.
+        """Decode a reference to a blob.
 
         Raises:
-            ValueError: It says none.
+            ValueError: It has no digest or no size.
         """
         assert kind is Blob, "no other type is read by hand"
         fields = cast("Json", value if isinstance(value, dict) else {})

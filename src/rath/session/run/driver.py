@@ -577,7 +577,7 @@ class LoopRun:
                             max_calls,
                         )
                     if self._plan.served is None:
-                        conversation.leave(self._log.body.table)
+                        conversation.leave_builder(self._log.body.table)
                     return outcome
 
     async def _last_turn(self, before: ResumePoint) -> Turn | None:

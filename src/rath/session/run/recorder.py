@@ -331,14 +331,14 @@ class Recorder:
             writer.change_outcome(OutcomeChange(Cancelled(self._who.session)))
             raise
 
-    async def leave(self, error: BaseException) -> None:
+    async def leave_unfinished(self, error: BaseException) -> None:
         """Write why a run ended without an outcome."""
         writer = self._writer
         assert writer is not None, "asked only of an open log"
         is_cancelled = isinstance(error, asyncio.CancelledError)
         problem = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
         line = Failed("cancelled" if is_cancelled else "failed", problem, datetime.now(UTC))
-        done = writer.leave(line)
+        done = writer.leave_unfinished(line)
         self._has_ended = True
         done.add_done_callback(lambda _: end_writing(writer))
         self._report()

@@ -325,7 +325,7 @@ class RunLog:
             await self._recorder.finish(self._take_lines(), self.body)
         else:
             self.commit()
-            await self._recorder.leave(error)
+            await self._recorder.leave_unfinished(error)
 
     def _end_call(self, result: PendingResult) -> None:
         """Add the only call of a round as a row and an entry."""

@@ -336,13 +336,13 @@ class Database(DerivedDatabase):
                     self._keep(facts, stamp, n_said + 1)
                     n_said += len(facts.texts or ())
 
-    def _keep(self, facts: LogFacts, stamp: str, said: int) -> None:
-        """Store what a log says.
+    def _keep(self, facts: LogFacts, stamp: str, first_text: int) -> None:
+        """Store the facts of a log.
 
         Args:
-            facts: That.
-            stamp: In which state it was read.
-            said: The number of the first of its texts; those from there on are free.
+            facts: What was read from it.
+            stamp: The state of its file when it was read.
+            first_text: The number of the first of its texts; those from there on are free.
         """
         summary = to_row((None, facts.session, stamp, facts.where, *_summary(facts)))
         try:
@@ -359,7 +359,7 @@ class Database(DerivedDatabase):
         self._insert_all("calls", ((n, *to_row(_call(call))) for call in facts.calls.values()))
         given = ((n, session.bytes, tokens) for session, tokens in facts.given.items())
         self._insert_all("given", given)
-        rows = list(enumerate(facts.texts or (), start=said))
+        rows = list(enumerate(facts.texts or (), start=first_text))
         self._insert_all("said", ((number, n, row.index, row.kind) for number, row in rows))
         sql = "INSERT INTO words (rowid, text) VALUES (?, ?)"
         texts = ((number, stored(row.text)) for number, row in rows)
