@@ -226,6 +226,10 @@ class SessionStore(ABC):
     def is_being_written(self, session: UUID) -> bool:
         """Tell whether a writer has the log open, in any process."""
 
+    def writer_of(self, session: UUID) -> str | None:
+        """Return who has the log open, for messages; "" if that is unknown, None if nobody has."""
+        return "" if self.is_being_written(session) else None
+
     @abstractmethod
     def delete(self, session: UUID) -> bool:
         """Move a log to the trash; False where there is none.

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import get_args
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from rath._async.deferred import Deferred
-from rath.errors import PersistenceError, SessionDamaged
+from rath.errors import PersistenceError, ResumeMismatch, SessionBusy, SessionDamaged
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.graph.recording import Edge, Provenance
@@ -32,6 +32,9 @@ from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspe
 from rath.session.run.hook_calls import pass_on as pass_on
 from rath.session.scope import CancelledRuns, RecordedSession, current_source, resuming_from
 from rath.session.session import Session
+
+_RUN_KEYS = UUID("c1f35a0e-6a0b-5d0e-9a44-2f6f2a1f7f10")
+"""The namespace of keys that are texts; another one would start all runs anew."""
 
 
 class StoredSource:
@@ -72,6 +75,16 @@ class StoredSource:
         edge = loaded.as_parent()
         assert edge.body is not None
         return RecordedSession(session, edge.body, loaded.provenance, edge.late, loaded.placement)
+
+    def check_free(self, session: UUID) -> None:
+        """Check that nobody is about to add to what is stored of a session; blocks.
+
+        Raises:
+            SessionBusy: Its run goes on elsewhere.
+        """
+        holder = self.store.writer_of(session)
+        if holder is not None:
+            raise SessionBusy(session, where=self.where, holder=holder)
 
     def workspace_of(self, session: UUID) -> UUID | None:
         """Return the workspace that the log of a session names, None where it names none."""
@@ -209,6 +222,8 @@ class Program:
         if self.stored is None or (held is not None and not held.body.done()):
             return held or self._find_started(session)
         found = self.stored.find(session)
+        if found is not None and found.written.unfinished is not None:
+            self.stored.check_free(session)
         if found is None or not self._is_moved(session):
             return found or held
         return replace(found, placement=self._session.placement, is_moved=True)
@@ -325,6 +340,12 @@ class Program:
         return None
 
 
+def check_cancelled(cancelled: str) -> None:
+    """Refuse what `CancelledRuns` does not name."""
+    if cancelled not in get_args(CancelledRuns):
+        raise ValueError(f"unknown cancelled {cancelled!r}: expected 'keep' or 'go_on'")
+
+
 def program_of(
     session: Session,
     store: SessionStore | str | None = None,
@@ -338,13 +359,63 @@ def program_of(
         store: Where it is stored, or the URL of that; by default where the session is, if it is.
         cancelled: What becomes of runs in it that were cancelled.
     """
-    if cancelled not in get_args(CancelledRuns):
-        raise ValueError(f"unknown cancelled {cancelled!r}: expected 'keep' or 'go_on'")
+    check_cancelled(cancelled)
     opened = open_store(store) if isinstance(store, str) else store or store_of(session)
     stored = None if opened is None else StoredSource(opened)
     if stored is not None:
         stored.session(session.id)
     return Program(session, stored, cancelled=cancelled)
+
+
+def keyed_program(
+    session: Session,
+    run: UUID | str,
+    store: SessionStore | str | None = None,
+    *,
+    cancelled: CancelledRuns = "keep",
+) -> tuple[Program, Session, UUID]:
+    """Return the run of a program that has a key, the session that it begins with, and its id.
+
+    Args:
+        session: With what it begins, the same in every process.
+        run: Its key.
+        store: Where it is stored, or the URL of that; by default the store of the home.
+        cancelled: What becomes of runs in it that were cancelled.
+
+    Raises:
+        ResumeMismatch: It has begun with other rows.
+    """
+    check_cancelled(cancelled)
+    run = run if isinstance(run, UUID) else uuid5(_RUN_KEYS, run)
+    opened = open_store(store) if isinstance(store, str) else store or default_store()
+    stored, root_id = StoredSource(opened), uuid5(run, "input")
+    root = stored.session(root_id)
+    if root is None:
+        root = Session.from_body(
+            session.body,
+            session.provenance.copied_from(session.id),
+            id=root_id,
+            placement=session.placement.share(),
+            provider=session.provider,
+            lineage=session.lineage,
+        )
+    else:
+        _check_same_input(run, root, session)
+        here, there = session.placement, root.placement
+        if session.was_placed and (here.backend, here.spec) != (there.backend, there.spec):
+            root.place_like(session)
+    return Program(root, stored, cancelled=cancelled), root, run
+
+
+def _check_same_input(run: UUID, root: Session, session: Session) -> None:
+    recorded, given = root.chunk_table.digest(), session.chunk_table.digest()
+    if recorded != given:
+        raise ResumeMismatch(
+            "the rows of the input are not those that the run began with",
+            where=f"run {run}",
+            expected=f"sha256 {recorded}",
+            found=f"sha256 {given}",
+        )
 
 
 class InsideCalls:
