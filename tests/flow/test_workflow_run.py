@@ -17,7 +17,7 @@ from rath.flow import Agent, Workflow
 from rath.session import Session
 from rath.session.outcome import Completed, NeedsApproval
 from rath.session.persistence.store import FileStore
-from rath.testing import ScriptedClient, tool_call
+from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.crash_program import CrashProgram
 from tests.support.sessions import FunctionTool
 from tests.support.waiting import wait_until
@@ -98,7 +98,7 @@ def test_a_run_with_a_key_is_not_begun_inside_of_another_call(store: FileStore) 
 
 
 def test_what_waits_is_decided_about_and_goes_on(store: FileStore) -> None:
-    def team(*script: object) -> Team:
+    def team(*script: Turn) -> Team:
         tool = FunctionTool("f", lambda *_: "done")
         tool.approval = "always"
         return Team(ScriptedClient(script), tool)
@@ -154,7 +154,7 @@ def test_who_comes_while_the_run_goes_on_elsewhere_is_told_by_whom(
         return "done"
 
     tool = FunctionTool("f", hold)
-    script = [tool_call("f", {}, id="1"), "one", "two"]
+    script: list[Turn] = [tool_call("f", {}, id="1"), "one", "two"]
     running = Team(ScriptedClient(script), tool).run(go(), run="a", store=store)
     try:
         wait_until(lambda: any(store.directory.glob("*partial__")), "nothing is written")

@@ -7,8 +7,8 @@ import contextvars
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from types import TracebackType
@@ -97,7 +97,7 @@ class Deferred(Generic[T]):
 
     __slots__ = (
         "__weakref__", "_at_end", "_awaited", "_error", "_latest", "_nested", "_read", "_running",
-        "_traceback", "_value", "dependents", "inputs", "owner",
+        "_traceback", "_value", "_watchers", "dependents", "inputs", "owner",
     )  # fmt: skip
 
     owner: UUID | None
@@ -121,6 +121,7 @@ class Deferred(Generic[T]):
         self._awaited: tuple[Deferred[Any], ...] = ()
         self._nested: Nested | None = None
         self._at_end: tuple[tuple[int, Callable[[], None]], ...] | None = ()
+        self._watchers: tuple[Callable[[], object], ...] = ()
         self.dependents = 0
 
     @staticmethod
@@ -176,6 +177,49 @@ class Deferred(Generic[T]):
     def report(self, progress: T) -> None:
         """Publish what the run has made so far."""
         self._latest = progress
+        for changed in self._watchers:
+            changed()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody reads what the run makes while it goes on."""
+        return bool(self._watchers)
+
+    async def progress(self) -> AsyncGenerator[T]:
+        """Yield what the run has made so far whenever it has grown, and its value last.
+
+        Whoever is slow gets the newest and not each: what is read grows, so nothing is lost. Any
+        number may read, in any event loop; leaving the loop over it ends the reading alone.
+
+        Raises:
+            SelfWaitError: The caller runs inside the run that it would wait for.
+            BaseException: Whatever ended the run.
+        """
+        if not self.done():
+            self._refuse_other_process()
+            assert self._running is not None
+            loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+            def wake(_: object = None) -> None:
+                with suppress(RuntimeError):  # its event loop has ended, and the reader with it
+                    loop.call_soon_threadsafe(changed.set)
+
+            with self._awaited_by(_writing.get()):
+                with _waits:
+                    self._watchers = (*self._watchers, wake)
+                self._running.future.add_done_callback(wake)
+                try:
+                    while not self.done():
+                        changed.clear()
+                        latest = self._latest
+                        if latest is not None:
+                            yield latest
+                        if not self.done():
+                            await changed.wait()
+                finally:
+                    with _waits:
+                        self._watchers = tuple(each for each in self._watchers if each is not wake)
+        yield self._get()
 
     def at_end(self, call: Callable[[], None]) -> bool:
         """Have `call` made when the run has ended, before anybody can read what came of it.

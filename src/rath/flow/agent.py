@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 from uuid import UUID
@@ -30,8 +31,10 @@ from rath.session.hooks import (
     ModelTurn,
     ToolResultText,
 )
+from rath.session.log.store import SessionStore, open_store
 from rath.session.output import output_form
 from rath.session.run.run_log import Durability
+from rath.session.scope import recording_scope
 from rath.session.tooling import ApprovalRule, CallRequest, check_approval
 
 
@@ -64,6 +67,8 @@ class Agent(Remembering, Workflow):
             `session.output` gives the object. None for plain text.
         output_retries: Model calls that may follow an answer that does not fit `output`; the
             model reads what was wrong with it.
+        streaming: Have answers streamed also without `on_event`, for `session.stream()`.
+        store: Where runs are recorded, or the URL of that; it implies `persist`.
 
     Raises:
         ValueError: Neither `provider` nor `model` was given.
@@ -90,6 +95,8 @@ class Agent(Remembering, Workflow):
         approval: ApprovalRule = "never",
         output: object = None,
         output_retries: int = 2,
+        streaming: bool = False,
+        store: SessionStore | str | None = None,
     ) -> None:
         super().__init__(description)
         check_provider(provider)
@@ -110,28 +117,31 @@ class Agent(Remembering, Workflow):
         # No attribute `output`: agents of 1.3 programs have one of their own.
         self._output_form = None if output is None else output_form(output)
         self.output_retries = output_retries
+        self.streaming = streaming
+        self.store = open_store(store) if isinstance(store, str) else store
 
     def forward(self, session: Session) -> Session:
         """Submit a run on `session`, which may be pending, and return its pending session."""
         store = self.memory
         policy = self.memory_inject or DefaultRecallInjection()
-        out = run_session_loop(
-            session,
-            self.agent.agent_session,
-            agent_provider=self.agent.provider,
-            tools=self.tools,
-            max_tool_rounds=self.max_tool_rounds,
-            on_event=self.on_event,
-            persist=self.persist,
-            durability=self.durability,
-            system_tools=self.system_tools,
-            recall=None if store is None else recall_for_run(store, policy),
-            timeout=self.timeout,
-            approval=self.approval,
-            output=self._output_form,
-            output_retries=self.output_retries,
-            hooks=loop_hooks(self),
-        )
+        with nullcontext() if self.store is None else recording_scope(self.store):
+            out = run_session_loop(
+                session,
+                self.agent.agent_session,
+                agent_provider=self.agent.provider,
+                tools=self.tools,
+                max_tool_rounds=self.max_tool_rounds,
+                on_event=self.on_event or (_ignore if self.streaming else None),
+                persist=self.persist,
+                durability=self.durability,
+                system_tools=self.system_tools,
+                recall=None if store is None else recall_for_run(store, policy),
+                timeout=self.timeout,
+                approval=self.approval,
+                output=self._output_form,
+                output_retries=self.output_retries,
+                hooks=loop_hooks(self),
+            )
         # What forward hooks have not seen is not remembered: after them it is committed.
         if not (hooks_of(self).forward and is_called(self)):
             self._commit(out, run=out.id)
@@ -235,6 +245,10 @@ class Agent(Remembering, Workflow):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _ignore(_: RathLLMStreamDelta) -> None:
+    return
 
 
 def _store_of(lease: Lease | None) -> MemoryStore | None:
