@@ -257,6 +257,18 @@ def test_cancelling_ends_the_reading_alone(elsewhere: Elsewhere) -> None:
     assert again.text() == "done elsewhere"
 
 
+def test_the_end_of_a_program_that_follows_does_not_wait_for_the_run(
+    elsewhere: Elsewhere,
+) -> None:
+    program = f"""
+from rath.session import Session
+session = Session.follow({elsewhere.session!r}, store={str(elsewhere.store.directory)!r})
+assert session.is_pending
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
+    assert elsewhere.process.poll() is None
+
+
 def test_what_has_ended_is_there_at_once(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     session = run(["done"])

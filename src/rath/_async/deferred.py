@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from rath._async.runtime import Running, finish_or_cancel, runtime, wait_interruptibly
+from rath._async.runtime import AtExit, Running, finish_or_cancel, runtime, wait_interruptibly
 from rath._core.lazy_imports import lazy_modules
 from rath.errors import RathError, SelfWaitError
 
@@ -139,6 +139,7 @@ class Deferred(Generic[T]):
         label: str,
         inputs: tuple[Deferred[Any], ...] = (),
         on_cancel: Callable[[V | None], V],
+        at_exit: AtExit = "end",
     ) -> Deferred[V]:
         """Submit a run that fills a new cell; returns at once.
 
@@ -148,6 +149,7 @@ class Deferred(Generic[T]):
             label: What runs, for messages.
             inputs: Cells whose values the run awaits.
             on_cancel: Turns the last progress into the value of a cancelled run.
+            at_exit: What the end of the program does with it.
         """
         cell: Deferred[V] = Deferred(owner, inputs)
         for needed in inputs:
@@ -161,7 +163,7 @@ class Deferred(Generic[T]):
         context.run(_writing.set, cell)
         context.run(_nested.set, cell._nested)
         cell._running = runtime().submit(
-            partial(cell._fill, make, on_cancel), label=label, context=context
+            partial(cell._fill, make, on_cancel), label=label, context=context, at_exit=at_exit
         )
         return cell
 

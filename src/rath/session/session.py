@@ -297,7 +297,8 @@ class Session(Branching, Checking, Deciding, TypedReading):
 
         It is pending as long as somebody writes its log, and grows with it: `stream()` gives what
         comes, `partial_table` the rows so far, and reading it waits for the end of the run. Where
-        the writer dies, it is the session as `load` gives it. `cancel()` ends the reading alone.
+        the writer dies, it is the session as `load` gives it. `cancel()` ends the reading alone,
+        and the end of the program does not wait for it.
 
         Args:
             session: Its id.

@@ -59,6 +59,7 @@ def follow(session: UUID | str, store: SessionStore | str | None = None) -> Sess
         owner=uuid4(),
         label=f"reading session {short_id(known.id)} as it comes",
         on_cancel=lambda latest: latest or known.body.result(),
+        at_exit="leave",
     )
     followed = Session.from_body(
         body,
