@@ -144,9 +144,7 @@ def test_whoever_comes_after_a_kill_goes_on(store: FileStore, tmp_path: Path, n_
     assert max(Counter(calls(log)).values()) <= 2
 
 
-def test_who_comes_while_the_run_goes_on_elsewhere_is_told_by_whom(
-    store: FileStore, tmp_path: Path
-) -> None:
+def test_who_comes_while_the_run_goes_on_here_joins_it(store: FileStore, tmp_path: Path) -> None:
     release = tmp_path / "release"
 
     def hold(*_: object) -> str:
@@ -156,11 +154,57 @@ def test_who_comes_while_the_run_goes_on_elsewhere_is_told_by_whom(
     tool = FunctionTool("f", hold)
     script: list[Turn] = [tool_call("f", {}, id="1"), "one", "two"]
     running = Team(ScriptedClient(script), tool).run(go(), run="a", store=store)
+    joined = [
+        Team(ScriptedClient([]), tool).run(go(), run="a", store=store),
+        Team(ScriptedClient([]), tool).run(go(), run="a", store=store),
+    ]
+    release.touch()
+    assert [each.text() for each in (running, *joined)] == ["two"] * 3
+    assert {each.id for each in (running, *joined)} == {running.id}
+
+
+def test_many_that_go_on_with_a_run_at_once_are_one(store: FileStore) -> None:
+    failing = Team(ScriptedClient(["one", RuntimeError("the endpoint is gone")]))
+    with pytest.raises(RuntimeError):
+        failing.run(go(), run="a", store=store).synchronize()
+    client = ScriptedClient(["two"])
+    again = [Team(client).run(go(), run="a", store=store) for _ in range(5)]
+    assert {each.text() for each in again} == {"two"}
+    assert client.n_left == 0
+
+
+HOLDING = """
+import sys
+from pathlib import Path
+from rath.session import Session
+from rath.testing import ScriptedClient, tool_call
+from tests.flow.test_workflow_run import Team
+from tests.support.sessions import FunctionTool
+from tests.support.waiting import wait_until
+release, store = map(Path, sys.argv[1:])
+tool = FunctionTool("f", lambda *_: wait_until(release.exists, "nobody lets the tool end"))
+client = ScriptedClient([tool_call("f", {}, id="1"), "one", "two"])
+Team(client, tool).run(Session.from_user_message("go"), run="a", store=str(store)).synchronize()
+"""
+
+
+def test_who_comes_while_the_run_goes_on_elsewhere_is_told_by_whom(
+    store: FileStore, tmp_path: Path
+) -> None:
+    release = tmp_path / "release"
+    command = [sys.executable, "-c", HOLDING, str(release), str(store.directory)]
+    child = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+
+    def has_begun() -> bool:
+        logs = store.directory.glob("*partial__")
+        return any(b'"intent"' in path.read_bytes() for path in logs)
+
     try:
-        wait_until(lambda: any(store.directory.glob("*partial__")), "nothing is written")
+        wait_until(has_begun, "the other process does not begin")
         with pytest.raises(SessionBusy) as caught:
-            Team(ScriptedClient([]), tool).run(go(), run="a", store=store).synchronize()
-        assert caught.value.holder in ("", f"process {os.getpid()} of this machine")
+            Team(ScriptedClient([])).run(go(), run="a", store=store).synchronize()
+        assert caught.value.holder in ("", f"process {child.pid} of this machine")
     finally:
         release.touch()
-    assert running.synchronize().text() == "two"
+        child.wait()
+    assert Team(ScriptedClient([])).run(go(), run="a", store=store).text() == "two"

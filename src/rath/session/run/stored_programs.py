@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import get_args
@@ -191,10 +191,17 @@ class Program:
         session: Any session of the run.
         stored: The store that it is in, if any.
         cancelled: What becomes of runs in it that were cancelled.
+        has_key: Whether others in this process may do the same work at the same time: what they
+            have begun is joined.
     """
 
     def __init__(
-        self, session: Session, stored: StoredSource | None, *, cancelled: CancelledRuns = "keep"
+        self,
+        session: Session,
+        stored: StoredSource | None,
+        *,
+        cancelled: CancelledRuns = "keep",
+        has_key: bool = False,
     ) -> None:
         self.cancelled: CancelledRuns = cancelled
         self.stored = stored
@@ -204,7 +211,11 @@ class Program:
         }
         self._dropped: set[UUID] = set()
         # In a store whoever goes on finds there what another one has begun.
-        self._started_sessions = None if stored is not None else started_sessions(session.body)
+        self._started_sessions: MutableMapping[UUID, Deferred[Body]] | None = None
+        if stored is None:
+            self._started_sessions = started_sessions(session.body)
+        elif has_key:
+            self._started_sessions = open_logs_of(stored.store).keyed_runs
 
     @property
     def store(self) -> SessionStore | None:
@@ -221,6 +232,9 @@ class Program:
             return replace(held, placement=placement, is_moved=is_moved)
         if self.stored is None or (held is not None and not held.body.done()):
             return held or self._find_started(session)
+        started = self._find_started(session)
+        if started is not None and not started.body.done():
+            return started
         found = self.stored.find(session)
         if found is not None and found.written.unfinished is not None:
             self.stored.check_free(session)
@@ -248,8 +262,13 @@ class Program:
         return (
             (start(), True)
             if self._started_sessions is None
-            else begin(self._started_sessions, session, start)
+            else begin(self._started_sessions, session, start, is_stored=self.stored is not None)
         )
+
+    def note_run(self, session: UUID, cell: Deferred[Body]) -> None:
+        """Note a run that goes on, for others that do the same work in this process."""
+        if self.stored is not None and self._started_sessions is not None:
+            self._started_sessions[session] = cell
 
     def _find_started(self, session: UUID) -> RecordedSession | None:
         body = None if self._started_sessions is None else self._started_sessions.get(session)
@@ -404,7 +423,7 @@ def keyed_program(
         here, there = session.placement, root.placement
         if session.was_placed and (here.backend, here.spec) != (there.backend, there.spec):
             root.place_like(session)
-    return Program(root, stored, cancelled=cancelled), root, run
+    return Program(root, stored, cancelled=cancelled, has_key=True), root, run
 
 
 def _check_same_input(run: UUID, root: Session, session: Session) -> None:
@@ -451,6 +470,9 @@ class InsideCalls:
     ) -> tuple[Deferred[Body], bool]:
         """Have a session made that was not found."""
         return start(), True
+
+    def note_run(self, session: UUID, cell: Deferred[Body]) -> None:
+        """Do nothing: nobody else looks for it here."""
 
 
 def inside_calls(session: Session) -> AbstractContextManager[None]:
