@@ -57,8 +57,9 @@ def lines(endpoint: Endpoint, sizes: Sizes) -> list[Line]:
             for where, each in own.items()
         ),
         *(
-            Line(f"round at {sizes.depth}, {where}", each["late"], "ms",
-                 Reference(f"at {_EARLY.stop // 2}", each["early"]), AtMostTimes(1.2))
+            # With the same post in both: what is left without any may be nothing.
+            Line(f"round at {sizes.depth}, {where}", each["late"] + floor["early"], "ms",
+                 Reference(f"at {_EARLY.stop // 2}", cost[where]["early"]), AtMostTimes(1.2))
             for where, each in own.items()
         ),
     ]  # fmt: skip

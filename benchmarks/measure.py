@@ -42,6 +42,9 @@ class Runs:
         """The lowest and the highest value."""
         return min(self.values), max(self.values)
 
+    def __add__(self, other: float | Runs) -> Runs:
+        return Runs(tuple(mine + theirs for mine, theirs in self._pairs(other)))
+
     def __sub__(self, other: float | Runs) -> Runs:
         return Runs(tuple(mine - theirs for mine, theirs in self._pairs(other)))
 

@@ -54,7 +54,7 @@ FULL = Sizes(
     page_rows=10_000,
 )
 SMALL = Sizes(
-    repeats=2,
+    repeats=1,
     rounds=10,
     depth=60,
     deltas=200,

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.soak import Holding, grown, growth
 
-_BASE = {"VmRSS": 100_000, "Descriptors": 300, "Threads": 6}
+_BASE = {"Blocks": 900_000, "VmRSS": 100_000, "Descriptors": 300, "Threads": 6}
 
 
 def soaked(name: str, values: list[int]) -> list[Holding]:
@@ -30,7 +30,10 @@ def test_growth_is_the_median_slope_over_the_whole_time() -> None:
     ("name", "values"),
     [
         pytest.param(
-            "VmRSS", [100_000 + 400 * n + jump for n, jump in enumerate(noise(60))], id="memory"
+            "VmRSS", [100_000 + 600 * n + jump for n, jump in enumerate(noise(60))], id="memory"
+        ),
+        pytest.param(
+            "Blocks", [900_000 + 1500 * n + jump for n, jump in enumerate(noise(60))], id="blocks"
         ),
         pytest.param("Descriptors", [300 + n for n in range(60)], id="descriptors"),
         pytest.param("Threads", [6 + n // 4 for n in range(60)], id="threads"),
