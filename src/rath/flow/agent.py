@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 from uuid import UUID
@@ -34,7 +33,6 @@ from rath.session.hooks import (
 from rath.session.log.store import SessionStore, open_store
 from rath.session.output import output_form
 from rath.session.run.run_log import Durability
-from rath.session.scope import recording_scope
 from rath.session.tooling import ApprovalRule, CallRequest, check_approval
 
 
@@ -124,24 +122,24 @@ class Agent(Remembering, Workflow):
         """Submit a run on `session`, which may be pending, and return its pending session."""
         store = self.memory
         policy = self.memory_inject or DefaultRecallInjection()
-        with nullcontext() if self.store is None else recording_scope(self.store):
-            out = run_session_loop(
-                session,
-                self.agent.agent_session,
-                agent_provider=self.agent.provider,
-                tools=self.tools,
-                max_tool_rounds=self.max_tool_rounds,
-                on_event=self.on_event or (_ignore if self.streaming else None),
-                persist=self.persist,
-                durability=self.durability,
-                system_tools=self.system_tools,
-                recall=None if store is None else recall_for_run(store, policy),
-                timeout=self.timeout,
-                approval=self.approval,
-                output=self._output_form,
-                output_retries=self.output_retries,
-                hooks=loop_hooks(self),
-            )
+        out = run_session_loop(
+            session,
+            self.agent.agent_session,
+            agent_provider=self.agent.provider,
+            tools=self.tools,
+            max_tool_rounds=self.max_tool_rounds,
+            on_event=self.on_event or (_ignore if self.streaming else None),
+            persist=self.persist,
+            store=self.store,
+            durability=self.durability,
+            system_tools=self.system_tools,
+            recall=None if store is None else recall_for_run(store, policy),
+            timeout=self.timeout,
+            approval=self.approval,
+            output=self._output_form,
+            output_retries=self.output_retries,
+            hooks=loop_hooks(self),
+        )
         # What forward hooks have not seen is not remembered: after them it is committed.
         if not (hooks_of(self).forward and is_called(self)):
             self._commit(out, run=out.id)
