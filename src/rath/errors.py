@@ -154,7 +154,14 @@ class SessionBusy(PersistenceError):
     Its run goes on elsewhere: wait for it to end, or attach to it with `Session.follow`.
     """
 
-    def __init__(self, session: UUID, *, where: str, holder: str = "") -> None:
+    def __init__(
+        self,
+        session: UUID,
+        *,
+        where: str,
+        holder: str = "",
+        advice: str = "wait for its run to end, or read it as it comes with Session.follow",
+    ) -> None:
         self.session = session
         self.where = where
         """The log, or its store."""
@@ -163,8 +170,7 @@ class SessionBusy(PersistenceError):
         """Who writes, such as "process 123 on host"; "" where the store cannot tell."""
         super().__init__(
             f"the log of session {session} in {where} is being written by "
-            f"{holder or 'another process or writer'}; wait for its run to end, or read it as it "
-            "comes with Session.follow"
+            f"{holder or 'another process or writer'}; {advice}"
         )
 
 

@@ -11,7 +11,7 @@ from typing import get_args
 from uuid import UUID, uuid5
 
 from rath._async.deferred import Deferred
-from rath.errors import PersistenceError, ResumeMismatch, SessionBusy, SessionDamaged
+from rath.errors import PersistenceError, ResumeMismatch, SessionDamaged
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.graph.recording import Edge, Provenance
@@ -75,16 +75,6 @@ class StoredSource:
         edge = loaded.as_parent()
         assert edge.body is not None
         return RecordedSession(session, edge.body, loaded.provenance, edge.late, loaded.placement)
-
-    def check_free(self, session: UUID) -> None:
-        """Check that nobody is about to add to what is stored of a session; blocks.
-
-        Raises:
-            SessionBusy: Its run goes on elsewhere.
-        """
-        holder = self.store.writer_of(session)
-        if holder is not None:
-            raise SessionBusy(session, where=self.where, holder=holder)
 
     def workspace_of(self, session: UUID) -> UUID | None:
         """Return the workspace that the log of a session names, None where it names none."""
@@ -237,7 +227,7 @@ class Program:
             return started
         found = self.stored.find(session)
         if found is not None and found.written.unfinished is not None:
-            self.stored.check_free(session)
+            self.stored.store.require_free(session)
         if found is None or not self._is_moved(session):
             return found or held
         return replace(found, placement=self._session.placement, is_moved=True)
