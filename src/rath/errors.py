@@ -9,6 +9,7 @@
       ManifestVersionError (RuntimeError)     the home was written by a newer version
       PersistenceError (RuntimeError)         a session file cannot be written or believed
         SessionDamaged                        a line of it was changed or lost
+        SessionBusy                           somebody else writes it
         StoreNotFound (LookupError)           no session store of that name
         ReplayDifference                      a replay is not what the record says
         ResumeMismatch                        a program that goes on is not the one that began
@@ -53,6 +54,11 @@ did is in this tree, and what a model should read is a value (`ToolExecutionFail
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 
 class RathError(Exception):
@@ -140,6 +146,32 @@ class SessionDamaged(PersistenceError):
         self.line = line
         place = where if line is None else f"{where}:{line}"
         super().__init__(f"{place}: {problem}")
+
+
+class SessionBusy(PersistenceError):
+    """The log of a session has another writer; nothing was changed.
+
+    Its run goes on elsewhere: wait for it to end, or attach to it with `Session.follow`.
+    """
+
+    def __init__(
+        self,
+        session: UUID,
+        *,
+        where: str,
+        holder: str = "",
+        advice: str = "wait for its run to end, or read it as it comes with Session.follow",
+    ) -> None:
+        self.session = session
+        self.where = where
+        """The log, or its store."""
+
+        self.holder = holder
+        """Who writes, such as "process 123 on host"; "" where the store cannot tell."""
+        super().__init__(
+            f"the log of session {session} in {where} is being written by "
+            f"{holder or 'another process or writer'}; {advice}"
+        )
 
 
 class StoreNotFound(_NotRegistered, PersistenceError, LookupError):

@@ -7,15 +7,15 @@ import contextvars
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from rath._async.runtime import Running, finish_or_cancel, runtime, wait_interruptibly
+from rath._async.runtime import AtExit, Running, finish_or_cancel, runtime, wait_interruptibly
 from rath._core.lazy_imports import lazy_modules
 from rath.errors import RathError, SelfWaitError
 
@@ -97,7 +97,7 @@ class Deferred(Generic[T]):
 
     __slots__ = (
         "__weakref__", "_at_end", "_awaited", "_error", "_latest", "_nested", "_read", "_running",
-        "_traceback", "_value", "dependents", "inputs", "owner",
+        "_traceback", "_value", "_watchers", "dependents", "inputs", "owner",
     )  # fmt: skip
 
     owner: UUID | None
@@ -121,6 +121,7 @@ class Deferred(Generic[T]):
         self._awaited: tuple[Deferred[Any], ...] = ()
         self._nested: Nested | None = None
         self._at_end: tuple[tuple[int, Callable[[], None]], ...] | None = ()
+        self._watchers: tuple[Callable[[], object], ...] = ()
         self.dependents = 0
 
     @staticmethod
@@ -138,6 +139,7 @@ class Deferred(Generic[T]):
         label: str,
         inputs: tuple[Deferred[Any], ...] = (),
         on_cancel: Callable[[V | None], V],
+        at_exit: AtExit = "end",
     ) -> Deferred[V]:
         """Submit a run that fills a new cell; returns at once.
 
@@ -147,6 +149,7 @@ class Deferred(Generic[T]):
             label: What runs, for messages.
             inputs: Cells whose values the run awaits.
             on_cancel: Turns the last progress into the value of a cancelled run.
+            at_exit: What the end of the program does with it.
         """
         cell: Deferred[V] = Deferred(owner, inputs)
         for needed in inputs:
@@ -160,7 +163,7 @@ class Deferred(Generic[T]):
         context.run(_writing.set, cell)
         context.run(_nested.set, cell._nested)
         cell._running = runtime().submit(
-            partial(cell._fill, make, on_cancel), label=label, context=context
+            partial(cell._fill, make, on_cancel), label=label, context=context, at_exit=at_exit
         )
         return cell
 
@@ -176,6 +179,49 @@ class Deferred(Generic[T]):
     def report(self, progress: T) -> None:
         """Publish what the run has made so far."""
         self._latest = progress
+        for changed in self._watchers:
+            changed()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody reads what the run makes while it goes on."""
+        return bool(self._watchers)
+
+    async def progress(self) -> AsyncGenerator[T]:
+        """Yield what the run has made so far whenever it has grown, and its value last.
+
+        Whoever is slow gets the newest and not each: what is read grows, so nothing is lost. Any
+        number may read, in any event loop; leaving the loop over it ends the reading alone.
+
+        Raises:
+            SelfWaitError: The caller runs inside the run that it would wait for.
+            BaseException: Whatever ended the run.
+        """
+        if not self.done():
+            self._refuse_other_process()
+            assert self._running is not None
+            loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+            def wake(_: object = None) -> None:
+                with suppress(RuntimeError):  # its event loop has ended, and the reader with it
+                    loop.call_soon_threadsafe(changed.set)
+
+            with self._awaited_by(_writing.get()):
+                with _waits:
+                    self._watchers = (*self._watchers, wake)
+                self._running.future.add_done_callback(wake)
+                try:
+                    while not self.done():
+                        changed.clear()
+                        latest = self._latest
+                        if latest is not None:
+                            yield latest
+                        if not self.done():
+                            await changed.wait()
+                finally:
+                    with _waits:
+                        self._watchers = tuple(each for each in self._watchers if each is not wake)
+        yield self._get()
 
     def at_end(self, call: Callable[[], None]) -> bool:
         """Have `call` made when the run has ended, before anybody can read what came of it.

@@ -285,6 +285,23 @@ else:
                 raise
 
 
+def lock_holder(fd: int) -> str:
+    """Return who has locked the file behind `fd`, for messages; "" where that cannot be told.
+
+    Only Linux tells it, and only of processes of this machine.
+    """
+    status = os.fstat(fd)
+    name = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return ""
+    # Its number, class, mode and kind, then the process, and the file.
+    holders = (fields[4] for fields in map(str.split, locks) if fields[5:6] == [name])
+    pid = next(holders, "")
+    return f"process {pid} of this machine" if pid and pid != "-1" else ""
+
+
 def keep_from_children(fd: int) -> None:
     """Let a forked child have nothing behind `fd`, until `forget` is called."""
     _descriptors.add(fd)

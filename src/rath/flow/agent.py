@@ -30,6 +30,7 @@ from rath.session.hooks import (
     ModelTurn,
     ToolResultText,
 )
+from rath.session.log.store import SessionStore, open_store
 from rath.session.output import output_form
 from rath.session.run.run_log import Durability
 from rath.session.tooling import ApprovalRule, CallRequest, check_approval
@@ -64,6 +65,8 @@ class Agent(Remembering, Workflow):
             `session.output` gives the object. None for plain text.
         output_retries: Model calls that may follow an answer that does not fit `output`; the
             model reads what was wrong with it.
+        streaming: Have answers streamed also without `on_event`, for `session.stream()`.
+        store: Where runs are recorded, or the URL of that; it implies `persist`.
 
     Raises:
         ValueError: Neither `provider` nor `model` was given.
@@ -90,6 +93,8 @@ class Agent(Remembering, Workflow):
         approval: ApprovalRule = "never",
         output: object = None,
         output_retries: int = 2,
+        streaming: bool = False,
+        store: SessionStore | str | None = None,
     ) -> None:
         super().__init__(description)
         check_provider(provider)
@@ -110,6 +115,8 @@ class Agent(Remembering, Workflow):
         # No attribute `output`: agents of 1.3 programs have one of their own.
         self._output_form = None if output is None else output_form(output)
         self.output_retries = output_retries
+        self.streaming = streaming
+        self.store = open_store(store) if isinstance(store, str) else store
 
     def forward(self, session: Session) -> Session:
         """Submit a run on `session`, which may be pending, and return its pending session."""
@@ -121,8 +128,9 @@ class Agent(Remembering, Workflow):
             agent_provider=self.agent.provider,
             tools=self.tools,
             max_tool_rounds=self.max_tool_rounds,
-            on_event=self.on_event,
+            on_event=self.on_event or (_ignore if self.streaming else None),
             persist=self.persist,
+            store=self.store,
             durability=self.durability,
             system_tools=self.system_tools,
             recall=None if store is None else recall_for_run(store, policy),
@@ -235,6 +243,10 @@ class Agent(Remembering, Workflow):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _ignore(_: RathLLMStreamDelta) -> None:
+    return
 
 
 def _store_of(lease: Lease | None) -> MemoryStore | None:

@@ -7,7 +7,7 @@ import inspect
 import logging
 import reprlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from textwrap import indent
 from typing import Any, ClassVar, Self, TypeGuard, cast
 from uuid import UUID
@@ -21,8 +21,8 @@ from rath.session import Session
 from rath.session.derive import keep_derivation
 from rath.session.hooks import PassedOn, note_output, passing_on, waits
 from rath.session.log.store import SessionStore
-from rath.session.operation import operation_scope
-from rath.session.scope import CancelledRuns, recorded_call, resuming_from
+from rath.session.operation import is_inside_call, operation_scope
+from rath.session.scope import CancelledRuns, ResumeSource, recorded_call, resuming_from
 
 __all__ = ["Workflow"]
 
@@ -76,16 +76,53 @@ class Workflow(TaskTaking):
                 f"{type(self).__name__} takes a Session, got {type(session).__name__}; make one "
                 "with Session.from_user_message(...)"
             )
-        hooks = hooks_of(self)
-        changes: list[PassedOn] = []
-        # One that waits goes on with what its hooks had given it.
-        if hooks.forward_pre and not waits(session):
-            session, changes = ask_hooks(hooks.forward_pre, self, session)
-        with passing_on(changes), running(self, session):
-            result = self.forward(session)
-        if not _is_session(result):
-            raise TypeError(_not_a_session(self, result))
-        return self._passed_out(session, result)
+        session, changes = self._passed_in(session)
+        with passing_on(changes):
+            return self._run(session)
+
+    def run(
+        self,
+        session: Session,
+        /,
+        *,
+        run: UUID | str,
+        store: SessionStore | str | None = None,
+        cancelled: CancelledRuns = "keep",
+    ) -> Session:
+        """Do the work of a key once, whoever asks for it and how often; return its session.
+
+        The first call begins a run that is recorded in `store`. Each other call with this key, in
+        any process that has the store, serves what is recorded, goes on with what was cut off,
+        waits or failed, and makes what is missing: see `resume`. So whoever hands out work only
+        has to hand it out at least once.
+
+        Args:
+            session: With what the run begins. A run that has begun takes the same rows only.
+            run: The key. A text stands for the id that is a function of it.
+            store: Where the run is stored, or the URL of that; by default the store of the home.
+            cancelled: What becomes of runs in it that were cancelled, as in `resume`.
+
+        Raises:
+            TypeError: The argument, or what `forward` returned, is not a Session.
+            RuntimeError: It is called inside another call, which has a run of its own.
+            ResumeMismatch: The run began with other rows, or `forward` does something else than
+                what is recorded at the same place.
+            SessionBusy: Somebody else does the work now; raised here, or when the session is read.
+        """
+        if not _is_session(session):
+            raise TypeError(f"run takes a Session, got {type(session).__name__}")
+        if is_inside_call():
+            raise RuntimeError(
+                f"{type(self).__name__}.run(...) was called inside of another call, whose run has "
+                "what is made here; call the workflow itself there"
+            )
+        # Loaded here, since most programs never do so.
+        from rath.session.run.stored_programs import keyed_program  # noqa: PLC0415
+
+        session, changes = self._passed_in(session)
+        program, root, run = keyed_program(session, run, store, cancelled=cancelled)
+        with passing_on(changes):
+            return self._run(root, run=run, program=program)
 
     def resume(
         self,
@@ -133,11 +170,7 @@ class Workflow(TaskTaking):
                 f"than this {segment}; resume it with that one"
             )
         root = program.root(place)
-        with resuming_from(program), running(self, root, run=place.run):
-            result = self.forward(root)
-        if not _is_session(result):
-            raise TypeError(_not_a_session(self, result))
-        return self._passed_out(root, result)
+        return self._run(root, run=place.run, program=program)
 
     def register_forward_pre_hook(
         self, hook: Callable[[Any, Session], Session | None]
@@ -238,6 +271,26 @@ class Workflow(TaskTaking):
     def extra_repr(self) -> str:
         """Return what `repr` shows beside the parts; subclasses override it."""
         return ""
+
+    def _run(
+        self, session: Session, *, run: UUID | None = None, program: ResumeSource | None = None
+    ) -> Session:
+        """Run `forward` on a session, perhaps as a call that has begun before."""
+        with ExitStack() as stack:
+            if program is not None:
+                stack.enter_context(resuming_from(program))
+            stack.enter_context(running(self, session, run=run))
+            result = self.forward(session)
+        if not _is_session(result):
+            raise TypeError(_not_a_session(self, result))
+        return self._passed_out(session, result)
+
+    def _passed_in(self, session: Session) -> tuple[Session, list[PassedOn]]:
+        hooks = hooks_of(self)
+        # One that waits goes on with what its hooks had given it.
+        if not hooks.forward_pre or waits(session):
+            return session, []
+        return ask_hooks(hooks.forward_pre, self, session)
 
     def _passed_out(self, session: Session, output: Session) -> Session:
         hooks = hooks_of(self)

@@ -27,6 +27,7 @@ from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import Provenance, note_content, stamped
 from rath.session.hooks import NO_HOOKS, LoopHooks, passed_on_to
+from rath.session.log.store import SessionStore
 from rath.session.manager import session_registry
 from rath.session.outcome import Suspended
 from rath.session.output import plan_output
@@ -220,6 +221,7 @@ def run_session_loop(
     max_tool_rounds: int = 64,
     on_event: OnEventCb | None = None,
     persist: bool = False,
+    store: SessionStore | str | None = None,
     persist_path: Path | None = None,
     sandbox_handle_id: str | None = None,
     lazy: bool = True,
@@ -245,6 +247,7 @@ def run_session_loop(
         max_tool_rounds: Model calls at most; the outcome is RoundLimit when they are used up.
         on_event: Makes the calls streamed and gets every delta, in order.
         persist: Write the run to the store of the home.
+        store: Write it to this store, or the one of this URL, instead.
         persist_path: Write the run to this file.
         sandbox_handle_id: Identity of a remote sandbox, for the file's header.
         lazy: False waits for the run before returning.
@@ -327,6 +330,7 @@ def run_session_loop(
         recording=plan_recording(
             session_id,
             persist=persist,
+            store=store,
             path=persist_path,
             sandbox_handle_id=sandbox_handle_id,
             durability=durability,
@@ -384,12 +388,14 @@ def plan_recording(
     *,
     persist: bool,
     path: Path | None,
+    store: SessionStore | str | None = None,
     durability: Durability | None = None,
     goes_on_from: Deferred[Body] | None = None,
     sandbox_handle_id: str | None = None,
 ) -> RecordingPlan | None:
     """Return where a run is written; see `rath.session.run.recorder.plan_recording`."""
-    is_wanted = persist or path is not None or durability is not None or is_autosaving()
+    given = path, store, durability
+    is_wanted = persist or any(each is not None for each in given) or is_autosaving()
     around = goes_on_from or current_source() or recording_store()
     if not is_wanted and around is None:
         return None
@@ -397,6 +403,7 @@ def plan_recording(
         session,
         persist=persist,
         path=path,
+        store=store,
         sandbox_handle_id=sandbox_handle_id,
         durability=durability,
         goes_on_from=goes_on_from,

@@ -122,6 +122,11 @@ def _inside_run(session: UUID, segment: str, run: str) -> AbstractContextManager
     return ValueScope(_scope, _OperationScope(path, run, session, trace))
 
 
+def is_inside_call() -> bool:
+    """Tell whether code runs inside the call of a workflow or of a tool."""
+    return _scope.get() is not None
+
+
 def next_place() -> Place:
     """Return the place of an operation that is made now."""
     scope = _scope.get()

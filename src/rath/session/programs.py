@@ -83,10 +83,13 @@ def start_or_join(
     Returns:
         What the run makes, and whether it was started here.
     """
-    if origin is not None:
-        return claim(origin, start)
     source = current_source()
-    return (start(), True) if source is None else source.begin(session, start)
+    if origin is None:
+        return (start(), True) if source is None else source.begin(session, start)
+    cell, is_new = claim(origin, start)
+    if source is not None:
+        source.note_run(session, cell)
+    return cell, is_new
 
 
 def discard_recorded(place: Place) -> None:

@@ -176,6 +176,10 @@ class ResumeSource(Protocol):
         """Have a session made that was not found, unless that has begun meanwhile; see `claim`."""
         ...
 
+    def note_run(self, session: UUID, cell: Deferred[Body]) -> None:
+        """Note a run that goes on, for others that do the same work."""
+        ...
+
 
 class Scope(NamedTuple):
     """Who serves the operations that are made here, and who is told of their sessions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -46,6 +46,7 @@ from rath.session.tooling import Tool
 if TYPE_CHECKING:
     from rath.session.files import session_files
     from rath.session.files.session_files import SessionFiles
+    from rath.session.streaming import StreamEvent
 else:
     (session_files,) = lazy_modules(__name__, "rath.session.files.session_files")
 
@@ -53,6 +54,8 @@ else:
 # They are written against the class.
 _save = lazy_function("rath.session.loading", "save")
 _load_stored = lazy_function("rath.session.loading", "load_stored")
+_follow = lazy_function("rath.session.streaming", "follow")
+_stream = lazy_function("rath.session.streaming", "stream")
 _replay_session = lazy_function("rath.session.run.replay", "replay_session")
 
 
@@ -288,6 +291,25 @@ class Session(Branching, Checking, Deciding, TypedReading):
         loaded: Session = _load_stored(session, store=store, recover=recover).session
         return loaded
 
+    @classmethod
+    def follow(cls, session: UUID | str, *, store: SessionStore | str | None = None) -> Session:
+        """Return a session whose run goes on elsewhere, as it is recorded there.
+
+        It is pending as long as somebody writes its log, and grows with it: `stream()` gives what
+        comes, `partial_table` the rows so far, and reading it waits for the end of the run. Where
+        the writer dies, it is the session as `load` gives it. `cancel()` ends the reading alone,
+        and the end of the program does not wait for it.
+
+        Args:
+            session: Its id.
+            store: Where it is recorded, or the URL of that; by default the store of the home.
+
+        Raises:
+            PersistenceError: It is not there or cannot be read.
+        """
+        followed: Session = _follow(session, store)
+        return followed
+
     def save(
         self,
         *,
@@ -342,6 +364,26 @@ class Session(Branching, Checking, Deciding, TypedReading):
         """Wait in any event loop; cancelling the wait leaves the run alone."""
         yield from self._cell.__await__()
         return self
+
+    def stream(self) -> AsyncGenerator[StreamEvent]:
+        """Yield rows, record entries and streamed text, those that are there and then as they come.
+
+        In any event loop, until the run ends; then its error is raised if it failed. Any number may
+        read at once, each at its own pace: whoever is slow misses no row and no entry, and gets
+        more text at a time. The text of an answer comes where the run streams it, as an agent with
+        `on_event` or `streaming=True` does; the row that follows has all of it. Leaving the loop
+        leaves the run alone.
+
+        Example:
+            async for event in session.stream():
+                if isinstance(event, TextDelta):
+                    print(event.text, end="")
+
+        Raises:
+            SelfWaitError: It is read inside the run that makes this session.
+        """
+        events: AsyncGenerator[StreamEvent] = _stream(self)
+        return events
 
     def cancel(self) -> Session:
         """End the run, its model call and its child processes; what was written stays.

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
-from rath.errors import PersistenceError
+from rath.errors import PersistenceError, SessionBusy
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 
 __all__ = ["FakeSessionStore"]
@@ -199,9 +199,9 @@ class FakeSessionStore(SessionStore):
         return entry if entry is not None and entry.data else None
 
     def check_free(self, session: UUID) -> None:
-        """Raise a PersistenceError where somebody writes the log."""
+        """Raise SessionBusy where somebody writes the log."""
         if session in self.writers:
-            raise PersistenceError(f"the log of session {session} is being written; wait for that")
+            raise SessionBusy(session, where=self.where)
 
     def write(
         self,

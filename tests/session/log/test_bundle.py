@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath.errors import PersistenceError, SessionDamaged
+from rath.errors import PersistenceError, SessionBusy, SessionDamaged
 from rath.session import Session
 from rath.session.loading import load
 from rath.session.log.bundle import from_bytes, to_bytes
@@ -123,7 +123,7 @@ def test_nothing_is_imported_while_a_log_is_written(store: FileStore, tmp_path: 
         bundle.logs[session.id].data.splitlines(keepends=True)[0],
     )
     log.append(started)
-    with pytest.raises(PersistenceError, match=r"is being written .* nothing was imported"):
+    with pytest.raises(SessionBusy, match=r"is being written .* nothing was imported"):
         import_bundle(bundle, there)
     log.abandon()
     found = there.read(session.id)

@@ -341,7 +341,7 @@ def test_closed_file_has_header_rows_and_trailer(session: Session) -> None:
     assert [record["record_type"] for record in records_of(writer.partial_path)] == ["header"]
     writer.write_chunk(0, session.chunk_table[0])
     assert load_session(session.id).chunk_table.rows == session.chunk_table.rows[:1]
-    with pytest.raises(PersistenceError, match="another process"):
+    with pytest.raises(PersistenceError, match="is being written by"):
         SessionWriter(session)
     assert writer.chunks_written == 1
     writer.write_chunk(1, session.chunk_table[1])

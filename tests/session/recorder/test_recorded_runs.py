@@ -542,3 +542,16 @@ def test_unknown_durability_is_named(
         say(home, durability="often")
     with pytest.raises(ConfigError, match=r"unknown durability 'often' in .*expected one"):
         run(["done"], persist=True)
+
+
+@pytest.mark.parametrize("as_url", [False, True])
+def test_a_run_is_recorded_in_the_store_that_it_is_given(tmp_path: Path, as_url: bool) -> None:
+    store = FileStore(tmp_path / "elsewhere")
+    session = run(["done"], store=str(store.directory) if as_url else store).synchronize()
+    assert Session.load(session.id, store=store).text() == "done"
+    assert not log_of(session.id).exists()
+
+
+def test_a_run_is_recorded_in_one_place(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a path or a store"):
+        run(["done"], store=FileStore(tmp_path), persist_path=tmp_path / "session.jsonl")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -433,12 +433,23 @@ def started_sessions(cell: Deferred[Body]) -> dict[UUID, Deferred[Body]]:
 
 
 def begin(
-    started: dict[UUID, Deferred[Body]], session: UUID, start: Callable[[], Deferred[Body]]
+    started: MutableMapping[UUID, Deferred[Body]],
+    session: UUID,
+    start: Callable[[], Deferred[Body]],
+    *,
+    is_stored: bool = False,
 ) -> tuple[Deferred[Body], bool]:
-    """Have a session made, unless it is among what was begun; see `claim`."""
+    """Have a session made, unless it is among what was begun; see `claim`.
+
+    Args:
+        started: What was begun.
+        session: What is made.
+        start: Begins it.
+        is_stored: Whether what has ended is looked for in a store instead.
+    """
     with _lock:
         cell = started.get(session)
-        if cell is not None:
+        if cell is not None and not (is_stored and cell.done()):
             return cell, False
         run = started[session] = start()
         return run, True
@@ -460,6 +471,9 @@ class OpenLogs:
 
         self._writers: WeakKeyDictionary[Deferred[Any], LogWriter] = WeakKeyDictionary()
         self._by_session: WeakValueDictionary[UUID, LogWriter] = WeakValueDictionary()
+        self.keyed_runs: WeakValueDictionary[UUID, Deferred[Any]] = WeakValueDictionary()
+        """The content that runs with a key make in this process, by session."""
+
         self.outdated: set[UUID] = set()
         """Sessions whose log is to be replaced by the next content of that session.
 

@@ -448,11 +448,9 @@ def _plan(
                 f"{store.where} holds another session {log.session} than the bundle; nothing was "
                 "imported. Import into another store, or delete that session first"
             )
-        if shared < len(log.data) and store.is_being_written(log.session):
-            raise PersistenceError(
-                f"session {log.session} is being written in {store.where}; nothing was imported. "
-                "Wait for its run"
-            )
+        if shared < len(log.data):
+            advice = "nothing was imported; wait for its run to end"
+            store.require_free(log.session, advice=advice)
     return blobs, stored
 
 

@@ -31,11 +31,12 @@ from rath._core.files import (
     FileLock,
     StrPath,
     atomic_write_bytes,
+    lock_holder,
     make_private_directory,
     sync_directory,
 )
 from rath._core.retention import TRASH_DIR_NAME, empty_trash, in_trash
-from rath.errors import PersistenceError
+from rath.errors import PersistenceError, SessionBusy
 from rath.session.log.blobs import BlobStore
 from rath.session.log.store import (
     PARTIAL_SUFFIX,
@@ -65,19 +66,20 @@ _logger = logging.getLogger(__name__)
 
 
 class LockedFile:
-    """A file that is open for appending, and locked as long as it is open.
+    """A file of a session that is open for appending, and locked as long as it is open.
 
     Raises:
-        PersistenceError: Somebody else has it.
+        SessionBusy: Somebody else has it.
         OSError: It cannot be opened; without `make` also that it is not there.
     """
 
-    __slots__ = ("_lock", "fd", "path")
+    __slots__ = ("_lock", "_session", "fd", "path")
     fd: int
     _lock: FileLock
 
-    def __init__(self, path: Path, *, make: bool = False) -> None:
+    def __init__(self, path: Path, session: UUID, *, make: bool = False) -> None:
         self.path = path
+        self._session = session
         flags = _EXISTING | os.O_CREAT if make else _EXISTING
         self._open(flags)
         while not self.is_still_there():
@@ -147,13 +149,12 @@ class LockedFile:
         lock, is_locked = FileLock(fd), False
         try:
             is_locked = lock.acquire(timeout=_WAIT_SECONDS)
+            if not is_locked:
+                holder = lock_holder(fd)
+                raise SessionBusy(self._session, where=str(self.path), holder=holder)
         finally:
             if not is_locked:
                 os.close(fd)
-        if not is_locked:
-            raise PersistenceError(
-                f"{self.path} is being written by another process or writer; wait for it to end"
-            )
         self.fd, self._lock = fd, lock
 
 
@@ -394,9 +395,9 @@ class FileStore(LogStore):
             ensure_private(path.parent)
         elif not (path.exists() or partial_path_of(path).exists() or self._trash.last(path)):
             return None
-        partial = _locked(partial_path_of(path))
+        partial = _locked(partial_path_of(path), session)
         try:
-            finished = _existing(path)
+            finished = _existing(path, session)
         except BaseException:
             partial.close()
             raise
@@ -417,7 +418,7 @@ class FileStore(LogStore):
         """
         path = self.path(session)
         ensure_private(path.parent)
-        partial = _locked(partial_path_of(path))
+        partial = _locked(partial_path_of(path), session)
         driver = FileDriver(session, path, self._trash, partial, backs_up=backs_up)
         with self._changing(driver, session):
             driver.truncate(0)
@@ -427,7 +428,7 @@ class FileStore(LogStore):
         self, session: UUID, size: int, data: bytes, *, blobs: Collection[Blob] = ()
     ) -> bool:
         path = self.path(session)
-        file = _existing(path)
+        file = _existing(path, session)
         if file is None:
             partial = partial_path_of(path)
             if not partial.exists():
@@ -487,6 +488,9 @@ class FileStore(LogStore):
         return stamps_of
 
     def is_being_written(self, session: UUID) -> bool:
+        return self.writer_of(session) is not None
+
+    def writer_of(self, session: UUID) -> str | None:
         partial = partial_path_of(self.path(session))
         with os_errors(partial, "cannot be read"), contextlib.suppress(FileNotFoundError):
             fd = os.open(partial, os.O_RDONLY)
@@ -494,10 +498,10 @@ class FileStore(LogStore):
                 lock = FileLock(fd, kind="shared")
                 is_free = lock.acquire()
                 lock.release()
-                return not is_free
+                return None if is_free else lock_holder(fd)
             finally:
                 os.close(fd)
-        return False
+        return None
 
     def empty_trash(self) -> int:
         n_removed = self._trash.empty()
@@ -579,16 +583,16 @@ def _status(path: Path) -> os.stat_result:
     return status
 
 
-def _locked(path: Path) -> LockedFile:
+def _locked(path: Path, session: UUID) -> LockedFile:
     """Return a file that is made where it is missing."""
     with os_errors(path, "cannot be written"):
-        return LockedFile(path, make=True)
+        return LockedFile(path, session, make=True)
 
 
-def _existing(path: Path) -> LockedFile | None:
+def _existing(path: Path, session: UUID) -> LockedFile | None:
     """Return a file, None where there is none."""
     with os_errors(path, "cannot be written"), contextlib.suppress(FileNotFoundError):
-        return LockedFile(path)
+        return LockedFile(path, session)
     return None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
@@ -27,7 +28,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from rath._core.blobs import Blob, is_digest
 from rath._core.dataclasses import dataclass
-from rath.errors import PersistenceError
+from rath.errors import PersistenceError, SessionBusy
 from rath.session.log.store import LogDriver, LogStore, StoredLog
 
 __all__ = ["PostgresStore"]
@@ -39,7 +40,6 @@ DEFAULT_SCHEMA = "openrath"
 TABLES_VERSION = 1
 
 _DEFAULTS = {
-    "application_name": "openrath",
     "connect_timeout": "10",
     # Milliseconds until a server that says nothing counts as gone; a guess.
     "tcp_user_timeout": "30000",
@@ -79,13 +79,12 @@ INSERT INTO version SELECT 1 WHERE NOT EXISTS (SELECT FROM version);
 """
 _LOCK = "SELECT pg_try_advisory_lock(%s)"
 _UNLOCK = "SELECT pg_advisory_unlock(%s)"
-_IS_LOCKED = """
-SELECT EXISTS (
-    SELECT FROM pg_locks
-    WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND classid = %s::bigint::oid AND objid = %s::bigint::oid
-)
+_HOLDER = """
+SELECT coalesce(nullif(application_name, ''), 'database process ' || pid)
+FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND classid = %s::bigint::oid AND objid = %s::bigint::oid
 """
 # What was cut to nothing is no log any more, but what was cut off is kept.
 _PUT_EMPTY_AWAY = """
@@ -199,7 +198,9 @@ class Address:
             psycopg.Error: The server cannot be reached, or refuses.
             PersistenceError: A newer version of rath has made the tables.
         """
-        connection = psycopg.connect("", autocommit=True, **self.parameters)  # type: ignore[arg-type]  # any parameter of libpq
+        name = f"openrath on {socket.gethostname()}, process {os.getpid()}"
+        parameters: dict[str, Any] = {"application_name": name, **self.parameters}
+        connection = psycopg.connect("", autocommit=True, **parameters)
         try:
             _enter_schema(connection, self.schema)
         except BaseException:
@@ -450,10 +451,7 @@ class PostgresStore(LogStore):
                 has_lock = self._held.get(session) == life
             row = None if has_lock else on.execute(_LOCK, (key,)).fetchone()
             if row is None or not row[0]:
-                raise PersistenceError(
-                    f"the log of session {session} in {self.where} is being written by another "
-                    "process or writer; wait for it to end"
-                )
+                raise SessionBusy(session, where=self.where, holder=self.writer_of(session) or "")
             with self._busy:
                 self._held[session] = life
             try:
@@ -521,10 +519,13 @@ class PostgresStore(LogStore):
         return {row[0]: f"{row[1]}-{row[2]}-{row[3]}-{row[4]}" for row in rows}
 
     def is_being_written(self, session: UUID) -> bool:
+        return self.writer_of(session) is not None
+
+    def writer_of(self, session: UUID) -> str | None:
         key = self._address.lock_key(str(session)) % (1 << 64)
         halves = (key >> 32, key & 0xFFFF_FFFF)
-        rows = self._rows(f"looking who writes session {session}", _IS_LOCKED, *halves)
-        return bool(rows[0][0])
+        rows = self._rows(f"looking who writes session {session}", _HOLDER, *halves)
+        return str(rows[0][0]) if rows else None
 
     def blob(self, digest: str) -> bytes | None:
         if not is_digest(digest):

@@ -25,7 +25,7 @@ from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
 from rath._core.persistent_dirs import PersistentKind
 from rath._core.registry import Registry
-from rath.errors import ConfigError, PersistenceError, StoreNotFound
+from rath.errors import ConfigError, PersistenceError, SessionBusy, StoreNotFound
 
 if TYPE_CHECKING:
     from rath import config
@@ -225,6 +225,24 @@ class SessionStore(ABC):
     @abstractmethod
     def is_being_written(self, session: UUID) -> bool:
         """Tell whether a writer has the log open, in any process."""
+
+    def writer_of(self, session: UUID) -> str | None:
+        """Return who has the log open, for messages; "" if that is unknown, None if nobody has."""
+        return "" if self.is_being_written(session) else None
+
+    def require_free(self, session: UUID, *, advice: str = "wait for its run to end") -> None:
+        """Check that nobody has the log open.
+
+        Args:
+            session: Whose log.
+            advice: What the error says about what to do.
+
+        Raises:
+            SessionBusy: Somebody has.
+        """
+        holder = self.writer_of(session)
+        if holder is not None:
+            raise SessionBusy(session, where=self.where, holder=holder, advice=advice)
 
     @abstractmethod
     def delete(self, session: UUID) -> bool:

@@ -317,11 +317,8 @@ def delete_session(
     store = store or default_store()
     if store.read(wanted) is None:
         return False
-    if store.is_being_written(wanted):
-        raise PersistenceError(
-            f"session {wanted} is being written; wait for its run to end, or cancel it, then "
-            "delete it"
-        )
+    advice = "wait for its run to end, or cancel it, then delete it"
+    store.require_free(wanted, advice=advice)
     before = store.stamps().keys()
     for child in _children(store, wanted):
         _make_independent(store, child, wanted)
@@ -436,11 +433,9 @@ def _make_independent(store: SessionStore, child: UUID, of: UUID) -> None:
     log = store.read(child)
     if log is None:
         return
-    if store.is_being_written(child):
-        raise PersistenceError(
-            f"session {child} begins with what session {of} holds and is being written; wait for "
-            "its run to end"
-        )
+    store.require_free(
+        child, advice=f"it begins with what session {of} holds, so wait for its run to end"
+    )
     source = LogSource(store)
     content = source.content(log.data, log.where, is_finished=log.is_finished)
     built = built_from(content, source)

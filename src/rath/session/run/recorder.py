@@ -47,7 +47,13 @@ from rath.session.log.ancestors import (
 )
 from rath.session.log.files import FileStore
 from rath.session.log.header import Identity, LogStart, beginning
-from rath.session.log.store import SessionLog, SessionStore, StoredLog, default_store
+from rath.session.log.store import (
+    SessionLog,
+    SessionStore,
+    StoredLog,
+    default_store,
+    open_store,
+)
 from rath.session.log.writer import LogWriter, find_complete_log, knows_open_calls
 from rath.session.outcome import Cancelled
 from rath.session.record import InnerLog
@@ -132,6 +138,7 @@ def plan_recording(
     *,
     persist: bool,
     path: Path | str | None,
+    store: SessionStore | str | None = None,
     sandbox_handle_id: str | None = None,
     durability: Durability | None = None,
     goes_on_from: Deferred[Any] | None = None,
@@ -142,14 +149,17 @@ def plan_recording(
         session: The session that is made.
         persist: Write to the default store, unless `path` is given; so does `rath.autosave()`.
         path: Write to this file.
+        store: Write to this store, or the one of this URL.
         sandbox_handle_id: Identity of a remote sandbox, for the header.
         durability: How carefully; what the environment or the config says by default.
         goes_on_from: What a run that had begun before is given now; it is written where it was.
             Where that is the session itself, the log is meant that holds this very content.
 
     Raises:
-        ValueError: There is no such durability.
+        ValueError: There is no such durability, or both a path and a store were given.
     """
+    if path is not None and store is not None:
+        raise ValueError("give a path or a store to write the run to, not both")
     if durability is not None and durability not in get_args(Durability):
         choices = ", ".join(map(repr, get_args(Durability)))
         raise ValueError(f"unknown durability {durability!r}; expected one of {choices}")
@@ -157,22 +167,25 @@ def plan_recording(
         return None  # a replay writes nothing
     earlier_writer = None if goes_on_from is None else _writer_of_beginning(session, goes_on_from)
     program, recording_to = current_source(), recording_store()
+    is_alone = False
     if earlier_writer is not None and earlier_writer.is_alone:
-        store, is_alone = earlier_writer.store, True
+        chosen, is_alone = earlier_writer.store, True
     elif path and earlier_writer is None:
-        store, is_alone = FileStore.at(path, session), True
+        chosen, is_alone = FileStore.at(path, session), True
     elif program is not None and program.store is not None:
-        store, is_alone = program.store, False
+        chosen = program.store
     elif earlier_writer is not None:
-        store, is_alone = earlier_writer.store, False
+        chosen = earlier_writer.store
+    elif store is not None:
+        chosen = open_store(store) if isinstance(store, str) else store
     elif recording_to is not None:
-        store, is_alone = recording_to, False
+        chosen = recording_to
     elif persist or is_autosaving():
-        store, is_alone = default_store(), False
+        chosen = default_store()
     else:
         return None
     return RecordingPlan(
-        store=store,
+        store=chosen,
         is_alone=is_alone,
         durability=durability or default_durability(),
         sandbox_handle_id=sandbox_handle_id,

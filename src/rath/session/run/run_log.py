@@ -302,9 +302,14 @@ class RunLog:
                 self._tell(run)
         self.commit(durable=True)
 
-    def add_partial(self, operation: UUID, text: str) -> None:
-        """Write more text of an answer that is being streamed."""
-        # The log alone needs it: what is whole becomes a row.
+    def show_partial(self, operation: UUID, text: str) -> None:
+        """Show more text of an answer that is being streamed to those who read along."""
+        self._state.apply(PartialText(operation, text))
+        if self._cell.is_watched:
+            self._report_content()
+
+    def write_partial(self, operation: UUID, text: str) -> None:
+        """Write more text of an answer that is being streamed; what is whole becomes a row."""
         if self._recorder is not None:
             self._recorder.write(PartialText(operation, text))
 
@@ -359,7 +364,8 @@ class RunLog:
         return events
 
     def _report_content(self) -> None:
-        unfinished = self._state.unfinished if self._state.is_open else None
+        is_shown = self._cell.is_watched and self._state.partial
+        unfinished = self._state.unfinished if self._state.is_open or is_shown else None
         table = ChunkTable(self._rows.vector, cache=self._cache)
         if self._input is not None and not len(self._rows):
             table = self._input
@@ -382,9 +388,9 @@ def watched(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Sink | None:
-    """Return `sink`, with what passes through it written; as it is where nothing is recorded."""
-    if sink is None or not log.is_recorded:
-        return sink
+    """Return `sink`, with the text that passes through it shown, and written now and then."""
+    if sink is None:
+        return None
     waiting: list[str] = []
     n_chars, last = 0, clock()
 
@@ -392,11 +398,13 @@ def watched(
         nonlocal n_chars, last
         text = delta.content_delta
         if text:
+            log.show_partial(operation, text)
+        if text and log.is_recorded:
             waiting.append(text)
             n_chars += len(text)
             now = clock()
             if n_chars >= WRITE_CHARS or now - last >= WRITE_SECONDS:
-                log.add_partial(operation, "".join(waiting))
+                log.write_partial(operation, "".join(waiting))
                 waiting.clear()
                 n_chars, last = 0, now
         return sink(delta)

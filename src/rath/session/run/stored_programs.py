@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import get_args
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from rath._async.deferred import Deferred
-from rath.errors import PersistenceError, SessionDamaged
+from rath.errors import PersistenceError, ResumeMismatch, SessionDamaged
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
 from rath.session.graph.recording import Edge, Provenance
@@ -32,6 +32,9 @@ from rath.session.outcome import NeedsApproval, NeedsDecision, NeedsInput, Suspe
 from rath.session.run.hook_calls import pass_on as pass_on
 from rath.session.scope import CancelledRuns, RecordedSession, current_source, resuming_from
 from rath.session.session import Session
+
+_RUN_KEYS = UUID("c1f35a0e-6a0b-5d0e-9a44-2f6f2a1f7f10")
+"""The namespace of keys that are texts; another one would start all runs anew."""
 
 
 class StoredSource:
@@ -178,10 +181,17 @@ class Program:
         session: Any session of the run.
         stored: The store that it is in, if any.
         cancelled: What becomes of runs in it that were cancelled.
+        has_key: Whether others in this process may do the same work at the same time: what they
+            have begun is joined.
     """
 
     def __init__(
-        self, session: Session, stored: StoredSource | None, *, cancelled: CancelledRuns = "keep"
+        self,
+        session: Session,
+        stored: StoredSource | None,
+        *,
+        cancelled: CancelledRuns = "keep",
+        has_key: bool = False,
     ) -> None:
         self.cancelled: CancelledRuns = cancelled
         self.stored = stored
@@ -191,7 +201,11 @@ class Program:
         }
         self._dropped: set[UUID] = set()
         # In a store whoever goes on finds there what another one has begun.
-        self._started_sessions = None if stored is not None else started_sessions(session.body)
+        self._started_sessions: MutableMapping[UUID, Deferred[Body]] | None = None
+        if stored is None:
+            self._started_sessions = started_sessions(session.body)
+        elif has_key:
+            self._started_sessions = open_logs_of(stored.store).keyed_runs
 
     @property
     def store(self) -> SessionStore | None:
@@ -208,7 +222,12 @@ class Program:
             return replace(held, placement=placement, is_moved=is_moved)
         if self.stored is None or (held is not None and not held.body.done()):
             return held or self._find_started(session)
+        started = self._find_started(session)
+        if started is not None and not started.body.done():
+            return started
         found = self.stored.find(session)
+        if found is not None and found.written.unfinished is not None:
+            self.stored.store.require_free(session)
         if found is None or not self._is_moved(session):
             return found or held
         return replace(found, placement=self._session.placement, is_moved=True)
@@ -233,8 +252,13 @@ class Program:
         return (
             (start(), True)
             if self._started_sessions is None
-            else begin(self._started_sessions, session, start)
+            else begin(self._started_sessions, session, start, is_stored=self.stored is not None)
         )
+
+    def note_run(self, session: UUID, cell: Deferred[Body]) -> None:
+        """Note a run that goes on, for others that do the same work in this process."""
+        if self.stored is not None and self._started_sessions is not None:
+            self._started_sessions[session] = cell
 
     def _find_started(self, session: UUID) -> RecordedSession | None:
         body = None if self._started_sessions is None else self._started_sessions.get(session)
@@ -325,6 +349,12 @@ class Program:
         return None
 
 
+def check_cancelled(cancelled: str) -> None:
+    """Refuse what `CancelledRuns` does not name."""
+    if cancelled not in get_args(CancelledRuns):
+        raise ValueError(f"unknown cancelled {cancelled!r}: expected 'keep' or 'go_on'")
+
+
 def program_of(
     session: Session,
     store: SessionStore | str | None = None,
@@ -338,13 +368,63 @@ def program_of(
         store: Where it is stored, or the URL of that; by default where the session is, if it is.
         cancelled: What becomes of runs in it that were cancelled.
     """
-    if cancelled not in get_args(CancelledRuns):
-        raise ValueError(f"unknown cancelled {cancelled!r}: expected 'keep' or 'go_on'")
+    check_cancelled(cancelled)
     opened = open_store(store) if isinstance(store, str) else store or store_of(session)
     stored = None if opened is None else StoredSource(opened)
     if stored is not None:
         stored.session(session.id)
     return Program(session, stored, cancelled=cancelled)
+
+
+def keyed_program(
+    session: Session,
+    run: UUID | str,
+    store: SessionStore | str | None = None,
+    *,
+    cancelled: CancelledRuns = "keep",
+) -> tuple[Program, Session, UUID]:
+    """Return the run of a program that has a key, the session that it begins with, and its id.
+
+    Args:
+        session: With what it begins, the same in every process.
+        run: Its key.
+        store: Where it is stored, or the URL of that; by default the store of the home.
+        cancelled: What becomes of runs in it that were cancelled.
+
+    Raises:
+        ResumeMismatch: It has begun with other rows.
+    """
+    check_cancelled(cancelled)
+    run = run if isinstance(run, UUID) else uuid5(_RUN_KEYS, run)
+    opened = open_store(store) if isinstance(store, str) else store or default_store()
+    stored, root_id = StoredSource(opened), uuid5(run, "input")
+    root = stored.session(root_id)
+    if root is None:
+        root = Session.from_body(
+            session.body,
+            session.provenance.copied_from(session.id),
+            id=root_id,
+            placement=session.placement.share(),
+            provider=session.provider,
+            lineage=session.lineage,
+        )
+    else:
+        _check_same_input(run, root, session)
+        here, there = session.placement, root.placement
+        if session.was_placed and (here.backend, here.spec) != (there.backend, there.spec):
+            root.place_like(session)
+    return Program(root, stored, cancelled=cancelled, has_key=True), root, run
+
+
+def _check_same_input(run: UUID, root: Session, session: Session) -> None:
+    recorded, given = root.chunk_table.digest(), session.chunk_table.digest()
+    if recorded != given:
+        raise ResumeMismatch(
+            "the rows of the input are not those that the run began with",
+            where=f"run {run}",
+            expected=f"sha256 {recorded}",
+            found=f"sha256 {given}",
+        )
 
 
 class InsideCalls:
@@ -380,6 +460,9 @@ class InsideCalls:
     ) -> tuple[Deferred[Body], bool]:
         """Have a session made that was not found."""
         return start(), True
+
+    def note_run(self, session: UUID, cell: Deferred[Body]) -> None:
+        """Do nothing: nobody else looks for it here."""
 
 
 def inside_calls(session: Session) -> AbstractContextManager[None]:
