@@ -232,3 +232,14 @@ Event = (
     | PlacementChange
     | Finished
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More text of an answer that is being streamed; the row that follows has all of it."""
+
+    text: str
+
+
+StreamEvent = ChunkRow | Entry | TextDelta
+"""What `Session.stream` yields."""

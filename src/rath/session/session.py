@@ -26,7 +26,7 @@ from rath.session.chunk import (
     user_text_chunk,
 )
 from rath.session.derive import Branching
-from rath.session.events import GivenUsage
+from rath.session.events import GivenUsage, StreamEvent
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import (
@@ -46,7 +46,6 @@ from rath.session.tooling import Tool
 if TYPE_CHECKING:
     from rath.session.files import session_files
     from rath.session.files.session_files import SessionFiles
-    from rath.session.streaming import StreamEvent
 else:
     (session_files,) = lazy_modules(__name__, "rath.session.files.session_files")
 

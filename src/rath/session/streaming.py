@@ -8,25 +8,16 @@ from uuid import UUID, uuid4
 
 from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
-from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
 from rath._core.vector import GrowingVector
 from rath.session.body import Body, State
-from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.chunk import ChunkTable
+from rath.session.events import StreamEvent as StreamEvent
+from rath.session.events import TextDelta as TextDelta
 from rath.session.loading import Loaded, load
 from rath.session.log.store import SessionStore, default_store, open_store
-from rath.session.record import Entry, ModelCall
+from rath.session.record import ModelCall
 from rath.session.session import Session
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """More text of an answer that is being streamed; the row that follows has all of it."""
-
-    text: str
-
-
-StreamEvent = ChunkRow | Entry | TextDelta
 
 
 async def stream(session: Session) -> AsyncGenerator[StreamEvent]:
