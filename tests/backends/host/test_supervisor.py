@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
 from weakref import ReferenceType, ref
 
@@ -412,7 +412,12 @@ mark: ContextVar[Marked] = ContextVar("mark")
 def test_nothing_of_a_run_lives_as_long_as_the_supervisor_or_a_leftover(
     sandbox: BackendSandbox,
 ) -> None:
-    runtime().run(lambda: supervisor().aclose(), label="ending the supervisor")
+    async def begin() -> asyncio.TimerHandle:
+        await supervisor().aclose()
+        # An earlier timer, behind which one that was cancelled stays in the loop.
+        return asyncio.get_running_loop().call_later(2 * PATIENCE, int, context=Context())
+
+    timer = runtime().run(begin, label="ending the supervisor")
 
     def first_run() -> ReferenceType[Marked]:
         marked = Marked()
@@ -427,7 +432,10 @@ def test_nothing_of_a_run_lives_as_long_as_the_supervisor_or_a_leftover(
         gc.collect()
         return alive() is None
 
-    wait_until(is_forgotten, "the context of the run is held")
+    try:
+        wait_until(is_forgotten, "the context of the run is held")
+    finally:
+        timer.cancel()
 
 
 def test_a_killed_supervisor_is_started_anew(sandbox: BackendSandbox) -> None:
