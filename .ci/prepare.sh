@@ -52,59 +52,53 @@ sync() {
     "$uv" sync "$@" || die "uv sync $* failed (its words are above); is there a network?"
 }
 
-# Install bubblewrap, which the tests of its backend need, where that takes no questions. Elsewhere
-# they are skipped and say why.
-want_bubblewrap() {
+# Install Debian packages where that takes no questions; what fails is named by the caller.
+apt_install() {
     local apt=(env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get --yes --quiet --quiet)
-    if [[ $(uname -s) != Linux ]] || command -v bwrap >/dev/null 2>&1; then
-        return
-    fi
     if [[ $(id -u) -ne 0 ]]; then
         apt=(sudo -n "${apt[@]}")
     fi
-    if command -v apt-get >/dev/null 2>&1; then
-        "${apt[@]}" install --no-install-recommends bubblewrap >/dev/null 2>&1 ||
-            { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends bubblewrap; } \
-                >/dev/null 2>&1 || true
+    command -v apt-get >/dev/null 2>&1 || return 0
+    "${apt[@]}" install --no-install-recommends "$@" >/dev/null 2>&1 ||
+        { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends "$@"; } \
+            >/dev/null 2>&1 || true
+}
+
+# Install bubblewrap, which the tests of its backend need. Elsewhere they are skipped and say why.
+want_bubblewrap() {
+    if [[ $(uname -s) != Linux ]] || command -v bwrap >/dev/null 2>&1; then
+        return
     fi
+    apt_install bubblewrap
     command -v bwrap >/dev/null 2>&1 || printf 'note: %s\n' \
         "bwrap was not found and not installed: the tests of the bubblewrap backend are skipped" >&2
 }
 
-# Install the PostgreSQL server, which the tests of its store start in a directory of their own:
-# only in CI, as its package also starts a service. Elsewhere they are skipped and say why.
-want_postgres() {
-    local apt=(env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get --yes --quiet --quiet)
-    if [[ -z ${CI:-} || $(uname -s) != Linux ]] || command -v postgres >/dev/null 2>&1 ||
-        compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
-        return
-    fi
-    if [[ $(id -u) -ne 0 ]]; then
-        apt=(sudo -n "${apt[@]}")
-    fi
-    if command -v apt-get >/dev/null 2>&1; then
-        "${apt[@]}" install --no-install-recommends postgresql >/dev/null 2>&1 ||
-            { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends postgresql; } \
-                >/dev/null 2>&1 || true
-    fi
-    compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || printf 'note: %s\n' \
-        "PostgreSQL was not found and not installed: the tests on its server are skipped" >&2
+# Tell whether a PostgreSQL server is there, on the path or where Debian puts it.
+has_postgres() {
+    command -v postgres >/dev/null 2>&1 || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null
 }
 
-# Install the browser in which the pages of `rath view` are tested and measured, like bubblewrap.
+# Install the PostgreSQL server and PgBouncer, which the tests of its store start in a directory of
+# their own: only in CI, as the packages also start services. Elsewhere they are skipped and say why.
+want_postgres() {
+    if [[ -z ${CI:-} || $(uname -s) != Linux ]]; then
+        return
+    fi
+    has_postgres || apt_install postgresql
+    has_postgres || printf 'note: %s\n' \
+        "PostgreSQL was not found and not installed: the tests on its server are skipped" >&2
+    command -v pgbouncer >/dev/null 2>&1 || apt_install pgbouncer
+    command -v pgbouncer >/dev/null 2>&1 || printf 'note: %s\n' \
+        "PgBouncer was not found and not installed: the tests behind a pooler are skipped" >&2
+}
+
+# Install the browser in which the pages of `rath view` are tested and measured, like PostgreSQL.
 want_chromium() {
-    local apt=(env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get --yes --quiet --quiet)
     if [[ -z ${CI:-} || $(uname -s) != Linux ]] || command -v chromium >/dev/null 2>&1; then
         return
     fi
-    if [[ $(id -u) -ne 0 ]]; then
-        apt=(sudo -n "${apt[@]}")
-    fi
-    if command -v apt-get >/dev/null 2>&1; then
-        "${apt[@]}" install --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 ||
-            { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends chromium fonts-dejavu-core; } \
-                >/dev/null 2>&1 || true
-    fi
+    apt_install chromium fonts-dejavu-core
     command -v chromium >/dev/null 2>&1 || printf 'note: %s\n' \
         "chromium was not found and not installed: the tests in a browser are skipped" >&2
 }

@@ -42,6 +42,7 @@ _ROWS = {
     "path": ("benchmarks.path", "lines"),
     "stream": ("benchmarks.stream", "lines"),
     "fanout": ("benchmarks.fanout", "lines"),
+    "jobs": ("benchmarks.jobs", "lines"),
     "crowd": ("benchmarks.crowd", "lines"),
     "rows": ("benchmarks.rows", "lines"),
     "tools": ("benchmarks.tools", "lines"),

@@ -19,6 +19,8 @@ class Sizes:
     sessions: int
     crowd: int
     """Sessions in flight at once, more than there are connections."""
+    items: int
+    """Items of a job."""
     table_rows: int
     notes: int
     turns: int
@@ -43,6 +45,7 @@ FULL = Sizes(
     deltas=2000,
     sessions=200,
     crowd=5000,
+    items=2000,
     table_rows=100_000,
     notes=100_000,
     turns=1000,
@@ -60,6 +63,7 @@ SMALL = Sizes(
     deltas=200,
     sessions=20,
     crowd=100,
+    items=50,
     table_rows=2000,
     notes=500,
     turns=50,

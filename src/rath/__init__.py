@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rath import backend, flow, memory, session
+    from rath import backend, data, flow, memory, session
     from rath._async.runtime import at_exit
     from rath.flow.tool.function import tool
     from rath.llm.offline import offline
@@ -22,6 +22,7 @@ __all__ = [
     "autosave",
     "backend",
     "cassette",
+    "data",
     "flow",
     "memory",
     "offline",

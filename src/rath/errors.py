@@ -10,6 +10,7 @@
       PersistenceError (RuntimeError)         a session file cannot be written or believed
         SessionDamaged                        a line of it was changed or lost
         SessionBusy                           somebody else writes it
+        SessionChanged                        somebody else has written it meanwhile
         StoreNotFound (LookupError)           no session store of that name
         ReplayDifference                      a replay is not what the record says
         ResumeMismatch                        a program that goes on is not the one that began
@@ -22,7 +23,12 @@
         UnsupportedBackendTool                the backend has no such operation
         BackendSandboxClosed                  the sandbox was closed
         WorkspaceLost                         the files of a stored session are not there
+          RebuildError                        nor can they be rebuilt from its record
         BackendNotFound (LookupError)         no backend of that name
+      EngineError (RuntimeError)              an engine cannot carry out the items of a job
+        EngineNotFound (LookupError)          no engine of that scheme
+      JobError (RuntimeError)                 a job was given up
+      JobBudgetExceeded (RuntimeError)        the budget of a job is used up; its runs can go on
       MemoryBackendError (RuntimeError)
         UnsupportedMemoryOp                   the store has no such operation
         MemoryStoreClosed                     the store was closed
@@ -58,6 +64,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from decimal import Decimal
     from uuid import UUID
 
 
@@ -172,6 +180,17 @@ class SessionBusy(PersistenceError):
             f"the log of session {session} in {where} is being written by "
             f"{holder or 'another process or writer'}; {advice}"
         )
+
+
+class SessionChanged(PersistenceError):
+    """The log of a session is not as it was when it was read; nothing was changed.
+
+    Load the session again; a run by key goes on, or serves what the other writer has made.
+    """
+
+    def __init__(self, session: UUID, problem: str) -> None:
+        self.session = session
+        super().__init__(problem)
 
 
 class StoreNotFound(_NotRegistered, PersistenceError, LookupError):
@@ -291,11 +310,53 @@ class WorkspaceLost(BackendError):
         )
 
 
+class RebuildError(WorkspaceLost):
+    """The files of a stored session are not there, and its record does not hold all of them."""
+
+    def __init__(
+        self, workspace: str, backend: str, expected: str, found: str, missing: Mapping[str, str]
+    ) -> None:
+        super().__init__(workspace, backend, expected, found)
+        self.missing = missing
+        """Why it cannot be rebuilt, by path; `.` stands for the whole tree, and what is not known
+        of a call stands under its tool and id."""
+        why = "; ".join(f"{path}: {reason}" for path, reason in missing.items())
+        self.args = (f"{self.args[0]}. It cannot be rebuilt from the record: {why}",)
+
+
 class BackendNotFound(_NotRegistered, BackendError, LookupError):
     """No sandbox backend has this name; `available` lists those that are known."""
 
     _what = "sandbox backend"
     _group = "rath.backends"
+
+
+class EngineError(RathError, RuntimeError):
+    """An engine has no workers, or cannot give them the items of a job."""
+
+
+class EngineNotFound(_NotRegistered, EngineError, LookupError):
+    """No engine has this scheme; `available` lists those that are known."""
+
+    _what = "engine"
+    _group = "rath.engines"
+
+
+class JobError(RathError, RuntimeError):
+    """A job was given up: an item failed and `on_error="raise"`, or too many did."""
+
+
+class JobBudgetExceeded(RathError, RuntimeError):
+    """The model calls of a job have used up its budget; this call was not made.
+
+    Its run can go on: start the job again with a larger budget.
+    """
+
+    def __init__(self, message: str, *, budget_usd: Decimal, used_usd: Decimal) -> None:
+        super().__init__(message)
+        self.budget_usd = budget_usd
+        self.used_usd = used_usd
+        """US dollars that are known to be used, at least."""
 
 
 class MemoryBackendError(RathError, RuntimeError):

@@ -132,12 +132,15 @@ READERS = {"env_flag", "env_value", "get_env_spec", "resolve_env", "resolve_with
 TOUCH_THE_ENVIRONMENT = {
     "_async/runtime.py",  # reads what is declared; below the package of the declarations
     "config/env.py",  # reads what is declared, for all others
+    "config/redaction.py",  # finds in a setting what the environment holds as a secret
+    "backend/abc.py",  # sends the names of variables in place of their values
     "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
     "backend/host/process.py",  # hands a fixed list on to commands
     "backend/host/supervisor.py",  # hands on what the loader of programs needs
     "cli/runs.py",  # reads the token from the variable that an option names
     "cli/render.py",  # asks how wide the terminal is said to be
     "conformance/sandbox.py",  # sets what a command must not see, starts what it must not
+    "jobs/ray.py",  # Ray is told by variables how to start, and where its cluster is
     "llm/http_transport.py",  # sees whether there are proxies, before it asks Python for them
     # Hides in an error text whatever a variable holds, and keeps LiteLLM from the network.
     "llm/litellm/connection.py",

@@ -21,7 +21,7 @@ from rich.pretty import pretty_repr
 from rath.config import ConfigStore
 from rath.config.credentials import secrets_from_config, split_secrets
 from rath.config.layers import find_llm_provider
-from rath.config.redaction import HIDDEN, looks_secret, redact_setting
+from rath.config.redaction import HIDDEN, is_secret_file, looks_secret, redact_setting
 from rath.config.secrets import (
     chmod_user_only,
     ensure_config_dir_gitignore,
@@ -163,6 +163,37 @@ def test_a_telling_name_is_a_secret(name: str) -> None:
 )
 def test_other_names_and_counts_of_tokens_are_none(name: str) -> None:
     assert not looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".env", ".env.local", "prod.env", "a/.netrc", ".ssh/config", "home/.aws/anything", ".npmrc",
+        "id_ed25519", "tls/server.PEM", "credentials.json", "api-keys.txt", "my_password", "token",
+        "Secrets.yaml", "aws.credentials.ini",
+    ],
+)  # fmt: skip
+def test_these_files_hold_secrets(path: str) -> None:
+    assert is_secret_file(path, b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "auth.py", "src/tokens.rs", "tokenizer.json", "author.txt", "keyboard.cfg", ".env.example",
+        "id_rsa.pub", "monkey", "environment.yml", "README.md", "secrets.py",
+    ],
+)  # fmt: skip
+def test_these_files_hold_none(path: str) -> None:
+    assert not is_secret_file(path, b"max_tokens = 3")
+
+
+def test_a_file_with_a_key_in_it_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-canary-0123456789")
+    monkeypatch.setenv("AUTH_MODE", "standard")
+    assert is_secret_file("a.py", b"key = 'sk-canary-0123456789'")
+    assert is_secret_file("a", b"-----BEGIN RSA PRIVATE KEY-----")
+    assert not is_secret_file("a.py", b"a standard way; -----BEGIN PUBLIC KEY-----")
 
 
 @pytest.mark.parametrize(

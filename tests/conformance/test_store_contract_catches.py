@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from rath._core.blobs import Blob
 from rath.conformance.contract import run_clauses
 from rath.conformance.store import CLAUSES, StoreSubject
 from rath.errors import PersistenceError
-from rath.session.persistence.store import SessionLog, SessionStore, StoredLog
+from rath.session.persistence.store import CompleteLog, SessionLog, SessionStore, StoredLog
 from rath.testing import FakeSessionStore
 from rath.testing.store import FakeSessionLog, MemoryLog
 from tests.support.broken_stores import KeepsInMemory, SeesNobody
@@ -112,7 +112,11 @@ class DropsZeros(Written):
         return data.replace(b"\0", b"")
 
 
-@breaks("several_lines_are_one_append", "following_gives_each_line_until_the_log_is_closed")
+@breaks(
+    "several_lines_are_one_append",
+    "following_gives_each_line_until_the_log_is_closed",
+    "many_complete_logs_are_stored_together",
+)
 class TakesOneLine(Written):
     def changed(self, session: UUID, data: bytes, *, durable: bool) -> bytes:
         return data if b"\0" in data else data[: data.find(b"\n") + 1]
@@ -217,6 +221,13 @@ class ClosesForGood(FakeSessionStore):
         if was_closed:
             raise PersistenceError("closed")
         return super().read(session)
+
+
+@breaks("many_complete_logs_are_stored_together")
+class ReportsAllAsStored(FakeSessionStore):
+    def create_many(self, logs: Sequence[CompleteLog]) -> set[UUID]:
+        super().create_many(logs)
+        return {each.session for each in logs}
 
 
 # ---------------------------------------------------------------- writers
@@ -450,6 +461,23 @@ class StampsByReading(FakeSessionStore):
 
     def stamps(self) -> Mapping[UUID, str]:
         return {session: f"{stamp}-{self.n_reads}" for session, stamp in super().stamps().items()}
+
+
+@breaks("shared_facts_are_those_of_a_state_of_a_log")
+class SharesFactsOfEveryState(FakeSessionStore):
+    shares_facts = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts: dict[tuple[str, UUID], bytes] = {}
+
+    def shared_facts(self, kind: str, stamps: Mapping[UUID, str]) -> Mapping[UUID, bytes]:
+        found = {session: self.facts.get((kind, session)) for session in stamps}
+        return {session: fact for session, fact in found.items() if fact is not None}
+
+    def share_facts(self, kind: str, facts: Mapping[UUID, tuple[str, bytes]]) -> None:
+        known = {session: fact for session, (_, fact) in facts.items() if session in self.logs}
+        self.facts.update({(kind, session): fact for session, fact in known.items()})
 
 
 @breaks("following_gives_each_line_until_the_log_is_closed")

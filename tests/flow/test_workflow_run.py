@@ -45,9 +45,7 @@ def store(tmp_path: Path) -> FileStore:
 
 
 @pytest.mark.parametrize("key", ["nightly 7", UUID(int=7)])
-def test_the_second_call_serves_what_the_first_has_recorded(
-    store: FileStore, key: str | UUID
-) -> None:
+def test_a_second_call_serves_the_record_of_the_first(store: FileStore, key: str | UUID) -> None:
     first = Team(ScriptedClient(["one", "two"])).run(go(), run=key, store=store).synchronize()
     again = Team(ScriptedClient([])).run(go(), run=key, store=store).synchronize()
     assert (again.id, again.text(), again.outcome) == (first.id, "two", Completed())
@@ -73,7 +71,7 @@ def test_an_agent_has_runs_with_keys_too(store: FileStore) -> None:
     assert agent().run(go(), run="a", store=store).synchronize().id == first.id
 
 
-def test_what_failed_goes_on_and_what_was_answered_is_not_asked_again(store: FileStore) -> None:
+def test_a_failed_run_goes_on_and_repeats_no_answered_call(store: FileStore) -> None:
     failing = Team(ScriptedClient(["one", RuntimeError("the endpoint is gone")]))
     with pytest.raises(RuntimeError):
         failing.run(go(), run="a", store=store).synchronize()
@@ -88,7 +86,7 @@ def test_a_key_is_not_taken_for_other_rows(store: FileStore) -> None:
         Team(ScriptedClient([])).run(go("go away"), run="a", store=store)
 
 
-def test_a_run_with_a_key_is_not_begun_inside_of_another_call(store: FileStore) -> None:
+def test_a_run_with_a_key_inside_another_call_is_refused(store: FileStore) -> None:
     class Outer(Workflow):
         def forward(self, session: Session) -> Session:
             return Team(ScriptedClient([])).run(session, run="a", store=store)
@@ -97,7 +95,7 @@ def test_a_run_with_a_key_is_not_begun_inside_of_another_call(store: FileStore) 
         Outer()(go())
 
 
-def test_what_waits_is_decided_about_and_goes_on(store: FileStore) -> None:
+def test_a_waiting_run_goes_on_after_its_approval(store: FileStore) -> None:
     def team(*script: Turn) -> Team:
         tool = FunctionTool("f", lambda *_: "done")
         tool.approval = "always"
@@ -126,7 +124,9 @@ def calls(log: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("n_calls", [1, 4, 7])
-def test_whoever_comes_after_a_kill_goes_on(store: FileStore, tmp_path: Path, n_calls: int) -> None:
+def test_a_second_process_goes_on_after_a_kill(
+    store: FileStore, tmp_path: Path, n_calls: int
+) -> None:
     log = tmp_path / "calls"
     command = [sys.executable, "-c", CHILD, str(log), str(store.directory)]
     child = subprocess.Popen(command, cwd=Path(__file__).parents[2])
@@ -144,7 +144,7 @@ def test_whoever_comes_after_a_kill_goes_on(store: FileStore, tmp_path: Path, n_
     assert max(Counter(calls(log)).values()) <= 2
 
 
-def test_who_comes_while_the_run_goes_on_here_joins_it(store: FileStore, tmp_path: Path) -> None:
+def test_a_second_call_joins_the_run_in_this_process(store: FileStore, tmp_path: Path) -> None:
     release = tmp_path / "release"
 
     def hold(*_: object) -> str:
@@ -188,19 +188,19 @@ Team(client, tool).run(Session.from_user_message("go"), run="a", store=str(store
 """
 
 
-def test_who_comes_while_the_run_goes_on_elsewhere_is_told_by_whom(
+def test_a_run_in_another_process_raises_session_busy_with_its_holder(
     store: FileStore, tmp_path: Path
 ) -> None:
     release = tmp_path / "release"
     command = [sys.executable, "-c", HOLDING, str(release), str(store.directory)]
     child = subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
-    def has_begun() -> bool:
+    def is_running() -> bool:
         logs = store.directory.glob("*partial__")
         return any(b'"intent"' in path.read_bytes() for path in logs)
 
     try:
-        wait_until(has_begun, "the other process does not begin")
+        wait_until(is_running, "the other process does not begin")
         with pytest.raises(SessionBusy) as caught:
             Team(ScriptedClient([])).run(go(), run="a", store=store).synchronize()
         assert caught.value.holder in ("", f"process {child.pid} of this machine")

@@ -569,6 +569,16 @@ def _crash_in_stream() -> None:
 # Files of one session, and bundles.
 
 
+# Jobs.
+
+
+def _job(*turns: Turn, **options: Any) -> Step:
+    def run() -> None:
+        flow.map(agent(*turns), ["a", "b", "c"], job="nightly", concurrency=1, **options)
+
+    return run
+
+
 SCENARIOS: dict[str, dict[str, Steps]] = {
     "version-3": {
         "plain": (_plain,),
@@ -608,6 +618,13 @@ SCENARIOS: dict[str, dict[str, Steps]] = {
             _go_on(calls("b"), end_process),
             _go_on("at last"),
         ),
+    },
+    "jobs-version-3": {
+        "nightly": (
+            _job("one", ValueError("no answer"), "two", retries=0),
+            lambda: flow.map(agent("three"), ["a", "b", "c"], job="nightly").retry().synchronize(),
+        ),
+        "given-up": (_job("one", ValueError("no answer"), retries=0, on_error="raise"),),
     },
 }
 """By group and name: the steps of a program that fills a store."""

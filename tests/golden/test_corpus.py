@@ -49,8 +49,12 @@ def test_outputs_are_as_they_were(group: str, tmp_path: Path) -> None:
 
 
 def test_the_corpus_holds_every_kind_of_line_of_todays_format(tmp_path: Path) -> None:
-    stores = unpack("version-3", tmp_path).values()
-    logs = [path.read_bytes() for store, _ in stores for path in store.glob("*.jsonl*")]
+    stores = [
+        store
+        for group in ("version-3", "jobs-version-3")
+        for store, _ in unpack(group, tmp_path / group).values()
+    ]
+    logs = [path.read_bytes() for store in stores for path in store.glob("*.jsonl*")]
     tags = {each.__struct_config__.tag for each in get_args(Event)}
     # An outcome is a line of its own only where a run was cancelled in the moment of its end.
     assert {kind for log in logs for kind in kinds_in(log)} == tags - {"outcome"}

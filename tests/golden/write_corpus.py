@@ -77,11 +77,13 @@ def _write_archives() -> list[str]:
         cut = {
             f"{name}-{point}": (left, [session])
             for name in CUT
+            if name in stores
             for point, left, session in _cut_off(stores[name])
         }
         for made, archive in ((group, whole), (f"cut-{group}", cut)):
-            pack(made, archive)
-            written.append(made)
+            if archive:
+                pack(made, archive)
+                written.append(made)
     return written
 
 

@@ -69,6 +69,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         "16_explorer",
         "17_approvals",
         "18_guards",
+        "19_map_a_dataset",
     ]
 
 
@@ -90,6 +91,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         ("13_openviking_memory", "skipped: no OpenViking server is named."),
         ("17_approvals", "The tea is on its way"),
         ("18_guards", "hide_answer changed the answer"),
+        ("19_map_a_dataset", "sea done 1 Salt stays in it."),
         ("15_replay_in_tests", "differs: row 0 of the input is not the recorded one"),
     ],
 )

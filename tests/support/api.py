@@ -77,11 +77,11 @@ from rath.session.log.index.decode import facts_of as facts_of
 from rath.session.log.json_lines import CURRENT_SCHEMA_VERSION as CURRENT_SCHEMA_VERSION
 from rath.session.log.json_lines import chained as chained
 from rath.session.log.json_lines import dump as dump
+from rath.session.log.paths import INDEX_FILE_NAME as INDEX_FILE_NAME
+from rath.session.log.paths import PARTIAL_SUFFIX as PARTIAL_SUFFIX
+from rath.session.log.paths import partial_path_of as partial_path_of
 from rath.session.log.reader import decode_header as decode_header
-from rath.session.log.store import INDEX_FILE_NAME as INDEX_FILE_NAME
-from rath.session.log.store import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from rath.session.log.store import Log as Log
-from rath.session.log.store import partial_path_of as partial_path_of
 from rath.session.log.writer import find_log as find_log
 from rath.session.log.writer import index_queue as index_queue
 from rath.session.log.writer import read_log as read_log

@@ -15,6 +15,8 @@ FULL_LANE = (
     "concurrency/test_interrupt_and_exit.py",
     "conformance/test_backend_conformance.py",
     "conformance/test_chat_conformance.py",
+    "conformance/test_engine_conformance.py",
+    "conformance/test_engine_contract_catches.py",
     "conformance/test_memory_conformance.py",
     "conformance/test_memory_conformance_openviking.py",
     "conformance/test_store_conformance.py",

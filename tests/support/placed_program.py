@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rath.errors import WorkspaceLost
+from rath.errors import RebuildError, WorkspaceLost
 from rath.flow import Agent, Workflow
 from rath.session import Session, run_session_loop
 from rath.session.persistence.store import default_store
@@ -135,6 +135,8 @@ def go_on(how: str) -> Session:
             return resumable().resume(loaded)
         case "call":
             return resumable()(loaded)
+        case "require" | "rebuild" | "none" as mode:
+            return resumable().resume(loaded, workspace=mode)
         case "without tools":
             return made(["It is done."], tools=False).resume(loaded)
         case "placed anew":
@@ -152,8 +154,11 @@ def told(how: str) -> dict[str, Any]:
     """Do one step, and return what came of it."""
     try:
         out = begin() if how == "begin" else go_on(how)
-        text, error = out.text(), None
+        text: str | None = out.text()
+        error: list[Any] | None = None
         rows = [str(row.payload.get("content")) for row in out.chunk_table]
+    except RebuildError as exc:
+        text, rows, error = None, [], list(exc.missing.items())
     except WorkspaceLost as exc:
         text, rows, error = None, [], [exc.workspace, exc.expected, exc.found]
     except RuntimeError as exc:

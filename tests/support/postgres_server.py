@@ -72,7 +72,7 @@ def _program(name: str) -> str | None:
     return found or (str(versions[-1]) if versions else None)
 
 
-def _command(directory: Path) -> list[str]:
+def command_prefix(directory: Path) -> list[str]:
     """Return what a command of the server begins with: nothing, but where we are root.
 
     The server refuses root, so there it runs in a user namespace, as somebody of its own, and can
@@ -103,7 +103,7 @@ def running_postgres() -> Generator[PostgresServer]:
     # Not below tmp_path: a socket's path has at most 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="rath-pg-"))
     try:
-        begin = _command(directory)
+        begin = command_prefix(directory)
         data = directory / "data"
         made = subprocess.run(
             [*begin, initdb, "-D", data, "-U", "rath", *_NEW], capture_output=True, check=False

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import logging
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from rath._async import runtime as runtime_module
 from rath._async.runtime import HOW_TO_FINISH, Runtime, runtime
 from rath.errors import SelfWaitError
 from tests.support.interrupts import ctrl_c_while_waiting
+from tests.support.waiting import wait_until
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -414,3 +418,46 @@ def test_what_a_forked_child_drops_stays_open_for_its_parent() -> None:
         lease.drop()
     """)
     assert said == "True 1\nclosed in the parent\n"
+
+
+class Marked:
+    """What a context may hold."""
+
+
+mark: contextvars.ContextVar[Marked] = contextvars.ContextVar("mark")
+
+
+def test_a_cancelled_timer_holds_no_context() -> None:
+    async def earlier() -> asyncio.TimerHandle:
+        # A timer that is cancelled stays in the loop behind this one.
+        return asyncio.get_running_loop().call_later(600, int, context=contextvars.Context())
+
+    async def work() -> weakref.ref[Marked]:
+        mark.set(marked := Marked())
+        async with asyncio.timeout(900):
+            await asyncio.sleep(0)
+        return weakref.ref(marked)
+
+    timer = runtime().run(earlier, label="an earlier timer")
+    try:
+        alive = runtime().run(work, label="work")
+        wait_until(lambda: gc.collect() >= 0 and alive() is None, "the context is released")
+    finally:
+        timer.cancel()
+
+
+def test_a_timer_calls_back_in_its_context() -> None:
+    async def work(context: contextvars.Context | None) -> tuple[str, tuple[int, ...]]:
+        variable.set("mine")
+        called: asyncio.Future[tuple[str, tuple[int, ...]]] = asyncio.Future()
+
+        def call(*args: int) -> None:
+            called.set_result((variable.get(), args))
+
+        asyncio.get_running_loop().call_later(0, call, 1, 2, context=context)
+        return await called
+
+    given = contextvars.Context()
+    given.run(variable.set, "given")
+    assert runtime().run(partial(work, None), label="work") == ("mine", (1, 2))
+    assert runtime().run(partial(work, given), label="work") == ("given", (1, 2))

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from rath._async.runtime import runtime
 from rath._core.lazy_imports import lazy_modules
+from rath._core.references import Reduction, Referenced
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,7 +53,7 @@ class Plane(ABC, Generic[Spec, Native, Op, Result]):
         return str(getattr(native, "handle", "")) or uuid4().hex
 
 
-class Handle(Generic[Spec, Native, Op, Result]):
+class Handle(Referenced, Generic[Spec, Native, Op, Result]):
     """A counted handle on something a plane opens: on first use, once, also under parallel use.
 
     Each holder acquires once and releases once; the last release submits the closing and never
@@ -209,7 +210,7 @@ class Handle(Generic[Spec, Native, Op, Result]):
             raise self.closed_error()
 
 
-class Lease:
+class Lease(Referenced):
     """One holder's count on a handle: taken at construction, dropped once, at the latest by gc."""
 
     __slots__ = ("__weakref__", "_drop", "handle")
@@ -219,6 +220,10 @@ class Lease:
         self._drop = weakref.finalize(self, handle.release)
         # At exit the runtime closes what is open; a finalizer there would only race with it.
         self._drop.atexit = False
+
+    def _pickle_reference(self) -> Reduction:
+        """Return the handle: whoever unpickles it is one more holder."""
+        return Lease, (self.handle,)
 
     def drop(self) -> None:
         """Give the count back; safe to call again."""

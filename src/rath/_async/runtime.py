@@ -82,6 +82,8 @@ class _LoopThread:
     def __init__(self, name: str, workers: WorkerThreads) -> None:
         # A loop keeps the context that it was made in, and with it whatever run that belonged to.
         self.loop = contextvars.Context().run(asyncio.new_event_loop)
+        if isinstance(self.loop, asyncio.BaseEventLoop):
+            self.loop.call_at = _Timers(self.loop).call_at  # type: ignore[method-assign,assignment]
         # getaddrinfo and friends go to the default executor, whose threads block interpreter exit.
         self.loop.set_default_executor(_daemon_executor(workers))
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -93,6 +95,31 @@ class _LoopThread:
 
     def is_current(self) -> bool:
         return threading.current_thread() is self.thread
+
+
+class _Timers:
+    """Timers of an event loop that release their context when they are cancelled.
+
+    A cancelled timer stays in its loop as long as an earlier one waits. asyncio clears its callback
+    then, but not its context, which holds the whole run that it belonged to.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._call_at = loop.call_at
+        self._no_context = contextvars.Context()
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call back at a time of the loop's clock, in a context or in a copy of the caller's."""
+        if context is None:
+            context = contextvars.copy_context()
+        run: Callable[..., object] = context.run
+        return self._call_at(when, run, callback, *args, context=self._no_context)
 
 
 def _daemon_executor(workers: WorkerThreads) -> futures.ThreadPoolExecutor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
+from dataclasses import field, fields
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -14,21 +15,38 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
-from rath._core.lazy_imports import lazy_modules
+from rath._core.lazy_imports import lazy_function, lazy_modules
+from rath._core.references import Reduction, Referenced, not_portable
 from rath.backend.capabilities import Capabilities
 from rath.backend.changes import EffectPolicy
-from rath.backend.effects import UnobservedOps, happening_in, is_observed, note_unreported
+from rath.backend.effects import (
+    UnobservedOps,
+    happening_in,
+    is_observed,
+    note_unreported,
+    paused_deadlines,
+)
 from rath.backend.results import ToolExecutionFailure, ToolResult
+from rath.backend.start import WorkspaceStart
 from rath.backend.tool_types import BackendTool, require_payload
 from rath.backend.workspace import Use, WorkspaceRef, begin_use_of, new_ref
 from rath.errors import BackendError, BackendSandboxClosed, UnsupportedBackendTool
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rath.backend import fallbacks, stream
     from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
     from rath.backend.stream import Stream
+    from rath.config import redaction
 else:
-    fallbacks, stream = lazy_modules(__name__, "rath.backend.fallbacks", "rath.backend.stream")
+    asyncio, fallbacks, stream, redaction = lazy_modules(
+        __name__,
+        "asyncio",
+        "rath.backend.fallbacks",
+        "rath.backend.stream",
+        "rath.config.redaction",
+    )
 
 
 HOOKS = {"aopen": "_aopen", "aclose": "_aclose", "adispatch": "_adispatch"}
@@ -45,7 +63,7 @@ class SandboxLimits:
 
 
 @dataclass
-class BackendSandboxSpec:
+class BackendSandboxSpec(Referenced):
     """What to open; a backend uses the fields that mean something to it."""
 
     image: str | None = None
@@ -68,6 +86,30 @@ class BackendSandboxSpec:
     effects: EffectPolicy | None = None
     """How effects of commands and code are looked for; `EffectPolicy()` by default."""
 
+    def _pickle_reference(self) -> Reduction:
+        """Return the fields, and of the variables their names: values may be secret.
+
+        Raises:
+            TypeError: A variable has another value than in the environment of this process, or
+                another field holds what must not travel.
+        """
+        for name, value in (self.env or {}).items():
+            if os.environ.get(name) != value:
+                raise not_portable(
+                    f"BackendSandboxSpec(env={{{name!r}: ...}}) holds a literal value, which may "
+                    "be secret and must not travel",
+                    f"set {name} in the environment of each process, and give os.environ[{name!r}]",
+                )
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        place = redaction.find_secret("spec", {**given, "env": None})
+        if place is not None:
+            raise not_portable(
+                f"BackendSandboxSpec may hold a secret in {place}, which must not travel",
+                "give it by a variable, env={NAME: os.environ[NAME]}",
+            )
+        names = None if self.env is None else tuple(self.env)
+        return _spec_again, (type(self), {**given, "env": names})
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxIdentity:
@@ -88,6 +130,28 @@ class SandboxIdentity:
     """What holds the files of a workspace of its own: `frozen` as long as nothing was changed in
     it, then `overlay`, `reflink` or `copy`; `snapshot` for a copy on a server; None for a plain
     directory."""
+
+
+def _spec_again(kind: type[BackendSandboxSpec], given: dict[str, Any]) -> BackendSandboxSpec:
+    names: tuple[str, ...] | None = given.pop("env")
+    missing = [name for name in names or () if name not in os.environ]
+    if missing:
+        raise BackendError(
+            f"the spec of a sandbox names {', '.join(missing)}, which the environment of this "
+            "process does not have; set it here too"
+        )
+    env = None if names is None else {name: os.environ[name] for name in names}
+    return kind(**given, env=env)
+
+
+_get_backend = lazy_function("rath.backend.registry", "get")
+_get_backend_class = lazy_function("rath.backend.registry", "get_class")
+_names = lazy_function("rath.backend.registry", "list_names")
+
+
+def _sandbox_again(backend: str, spec: BackendSandboxSpec | None) -> BackendSandbox:
+    opened: BackendSandbox = _get_backend(backend).lazy(spec)
+    return opened
 
 
 class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
@@ -119,6 +183,9 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         self.origin = origin
         self.unobserved = UnobservedOps()
         """Counts what ran in it and was observed by nobody."""
+        self.start: WorkspaceStart | None = None
+        """The files before the first operation that somebody observed, once there was one."""
+        self._starting: asyncio.Lock | None = None
         self._uses: list[Use] = []
         self._workspace_ref: WorkspaceRef | None = None
         self.registry_id: str | None = None
@@ -130,6 +197,31 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         )
         if handle and not closed:
             self._native = backend.adopt(self)
+
+    def _pickle_reference(self) -> Reduction:
+        """Return backend and spec, of which another one is opened at its first use.
+
+        Raises:
+            TypeError: Its files are not where the spec says, so another one would not have them;
+                or no backend of that name is registered.
+        """
+        if self.closed:
+            raise not_portable(f"the sandbox {self.handle!r} is closed", "place the session again")
+        has_place = self.spec is not None and self.spec.working_dir is not None
+        if self.origin is not None or (self.is_open and not has_place):
+            raise not_portable(
+                f"the sandbox {self.handle!r} is open, and its files are in no working_dir of its "
+                "spec, so that nobody else would find them",
+                "open it with BackendSandboxSpec(working_dir=...), or pickle it before its first "
+                "use",
+            )
+        name = self.backend.name
+        if name not in _names() or _get_backend_class(name) is not type(self.backend):
+            raise not_portable(
+                f"{type(self.backend).__name__} is not the backend that is registered as {name!r}",
+                "register it in a module that the other process imports",
+            )
+        return _sandbox_again, (name, self.spec)
 
     @property
     def closed(self) -> bool:
@@ -188,8 +280,19 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
             return ToolExecutionFailure("unsupported_tool", str(unsupported), type(op).__name__)
         for use in self._uses:
             use.touch()
+        if self.start is None and is_observed():
+            await self._anote_start()
         with happening_in(self), self._bookkeeping(op):
             return await self._fallbacks.adispatch(op, super().adispatch)
+
+    async def _anote_start(self) -> None:
+        """Look at the files before the first operation, which waits for that."""
+        native = await self.aopened()
+        self._starting = self._starting or asyncio.Lock()
+        async with self._starting:
+            if self.start is None:
+                with paused_deadlines():
+                    self.start = await self.backend.astart(native)
 
     def _bookkeeping(self, op: BackendTool) -> AbstractContextManager[None]:
         """Surround an operation that may write and that nobody observes, or its backend cannot."""
@@ -367,6 +470,10 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
     def unavailable_reason(cls) -> str | None:
         """Return why it cannot work here and what to do about it; None where it can."""
         return None if cls.is_available() else f"{cls.__name__} is not available here"
+
+    async def astart(self, native: Any) -> WorkspaceStart:
+        """Return the files of a sandbox before its first operation, as the record tells them."""
+        return WorkspaceStart(reason=f"the {self.name} backend does not tell")
 
     def freeze(self, sandbox: BackendSandbox) -> FrozenWorkspace:
         """Return the files of a sandbox as they are now; must not block."""

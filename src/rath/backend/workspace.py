@@ -40,6 +40,7 @@ __all__ = [
     "live_sandbox",
     "machine",
     "new_ref",
+    "register_live",
     "try_use_of",
 ]
 
@@ -174,6 +175,10 @@ class WorkspaceRef:
         self._is_here = True
         self._change(handle=handle, directory=directory)
 
+    def replaced(self) -> None:
+        """Note that its files are in a workspace of their own now, which ends with its sandbox."""
+        self._change(directory=None, is_copy=True)
+
     def look(self) -> StoredWorkspace:
         """Return what a log shall say of it now; looks at the directory, and blocks."""
         known = self._stored
@@ -232,6 +237,11 @@ def new_ref(sandbox: BackendSandbox, directory: str | None) -> WorkspaceRef:
     )
     _live[stored.id] = sandbox
     return WorkspaceRef(stored, is_here=True)
+
+
+def register_live(workspace: UUID, sandbox: BackendSandbox) -> None:
+    """Have `live_sandbox` find a sandbox of this process by a workspace that has an id already."""
+    _live[workspace] = sandbox
 
 
 def live_sandbox(workspace: UUID) -> BackendSandbox | None:

@@ -48,6 +48,11 @@ VERBS = {
     "export": "storage:export_session",
     "fork": "storage:fork_session",
     "import": "storage:import_sessions",
+    "jobs ls": "jobs:list_jobs",
+    "jobs show": "jobs:show_job",
+    "jobs tail": "jobs:tail_job",
+    "jobs retry": "jobs:retry_items",
+    "jobs cancel": "jobs:cancel_job",
     "log": "listing:log",
     "ls": "listing:ls",
     "mcp ls": "mcp:list_servers",
@@ -69,11 +74,13 @@ VERBS = {
     "tail": "show:tail",
     "verify": "storage:verify_sessions",
     "view": "view:view",
+    "worker": "worker:run_worker",
 }
 """Name of a verb, with that of its group, to the module of this package and its function."""
 
 GROUPS = {
     "config": "See and change the configuration.",
+    "jobs": "See and steer workflows that run over many items.",
     "mcp": "See, try and trust the tool servers of the config.",
     "memory": "See and change what is remembered.",
 }
@@ -115,6 +122,11 @@ SUMMARIES = {
     "import": (
         "Put the sessions of a file into a store; prints the ids of those that were exported."
     ),
+    "jobs ls": "List jobs, the newest first: how many of their items are done, and what they took.",
+    "jobs show": "Show what came of a job: counts, costs, and each item that failed or waits.",
+    "jobs tail": "Show the items of a job as they end, until the job does.",
+    "jobs retry": "Start the items of a job again that failed; what was answered is not repeated.",
+    "jobs cancel": "Ask the driver of a job, wherever it runs, to end it; a later start goes on.",
     "log": "Show sessions by time, the newest first, each after all that was made from it.",
     "ls": "List sessions, the newest first, each below what it was made from.",
     "mcp ls": (
@@ -152,8 +164,18 @@ SUMMARIES = {
     ),
     "verify": "Check a session and all that it came from: checksums, parents, counts and contents.",
     "view": "Show a session, and all that it came from, on one page that needs no network.",
+    "worker": (
+        "Carry out the items of jobs from a queue in PostgreSQL, many at once, until it is ended."
+    ),
 }
 """Beginning of the help of each verb, for the lists of them; to import all of them takes long."""
+
+
+def _list_jobs(ctx: typer.Context) -> None:
+    """List the jobs of the default store where no verb of the group is named."""
+    if ctx.invoked_subcommand is None:
+        jobs: Any = importlib.import_module("rath.cli.jobs")
+        jobs.list_jobs()
 
 
 class _Complaint(Protocol):
@@ -238,7 +260,9 @@ class _Verbs(_Options, TyperGroup):
         name = f"{self._prefix()}{cmd_name}"
         if name in GROUPS:
             group = typer.Typer(cls=_Verbs, add_completion=False)
-            group.callback(invoke_without_command=True, help=GROUPS[name])(show_help)
+            group.callback(invoke_without_command=True, help=GROUPS[name])(
+                _list_jobs if name == "jobs" else show_help
+            )
             command = typer.main.get_command(group)
             command.name = name
             return command

@@ -40,6 +40,7 @@ from rath.cli.render import (
 )
 from rath.cli.stores import (
     StoreUrl,
+    find_job,
     find_run,
     known_with_ancestors,
     session_id_of,
@@ -49,7 +50,11 @@ from rath.cli.stores import (
 from rath.cli.terminal import AsJson, Damaged, Misuse, note, say_json, time_of, visible
 from rath.session.graph.kind import LineageKind
 from rath.session.log.index import IndexedCall, SessionFilter, SessionSummary, StoreIndex
+from rath.session.log.store import SessionStore
 
+JobName = Annotated[
+    str | None, typer.Option("--job", metavar="JOB", help="Only runs of the items of this job.")
+]
 By = Literal["model", "session", "run", "day"]
 
 _STATES = (
@@ -99,6 +104,7 @@ def ls(
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Made in this workflow call.")
     ] = None,
+    job: JobName = None,
     by: Annotated[
         Literal["lineage", "run", "time"],
         typer.Option("--by", help="Order: a tree, by workflow call, or a plain list."),
@@ -126,6 +132,7 @@ def ls(
             text=" ".join(text) if text else None,
             parent=None if parent is None else session_id_of(parent, store),
             run=find_run(run, index),
+            runs=_runs_of(job, store),
             is_said=not is_all,
             limit=None if is_all or limit == 0 else limit + 1,
         )
@@ -143,6 +150,19 @@ def ls(
             is_narrow = query != SessionFilter(is_said=query.is_said, limit=query.limit)
             no = "no session of {} fits" if is_narrow else "there are no sessions in {}"
             note(no.format(store.where))
+
+
+def _runs_of(job: str | None, store: SessionStore) -> list[UUID] | None:
+    """Return the runs of a job, None where none is asked for.
+
+    Raises:
+        CommandError: There is no such job.
+    """
+    if job is None:
+        return None
+    from rath.jobs.record import attempts_of  # noqa: PLC0415  # most lists are of no job
+
+    return [*attempts_of(find_job(job, store).record)]
 
 
 def log(
@@ -286,6 +306,7 @@ def cost(
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Only calls of this workflow call.")
     ] = None,
+    job: JobName = None,
     by: Annotated[By, typer.Option("--by", help="What the lines are for.")] = "model",
     store_url: StoreUrl = None,
     as_json: AsJson = False,
@@ -295,13 +316,14 @@ def cost(
     A call counts once, in however many logs it stands. What is not known is told, and not counted
     as free. Of a damaged log counts what can be believed; the exit status is 4 then.
     """
-    if session is not None and run is not None:
-        raise Misuse("expected at most one of SESSION and --run")
+    if sum(each is not None for each in (session, run, job)) > 1:
+        raise Misuse("expected at most one of SESSION, --run and --job")
     with use_store(store_url) as store, use_index(store) as index:
         if session is not None:
             known = known_with_ancestors(index, session_id_of(session, store))
         else:
-            query = SessionFilter(run=find_run(run, index), order="oldest")
+            runs = _runs_of(job, store)
+            query = SessionFilter(run=find_run(run, index), runs=runs, order="oldest")
             known = [*index.summaries(query)]
         costs = _costs(index, known, by)
     if as_json:

@@ -27,6 +27,7 @@ from rath.flow import Agent, Workflow
 from rath.flow.serving import ServeOptions, serve_mcp
 from rath.llm import Provider
 from rath.session import Session
+from rath.session.bindings import WorkspaceMode
 from rath.session.calls.decisions import Choice
 from rath.session.open_calls import own_operation
 from rath.session.outcome import Cancelled, Suspended
@@ -56,6 +57,12 @@ def resume_session(
     goes_on: Annotated[
         bool, typer.Option("--go-on", help="Go on with runs that were cancelled, too.")
     ] = False,
+    workspace: Annotated[
+        WorkspaceMode,
+        typer.Option(
+            "--workspace", metavar="MODE", help="require, rebuild or none, where files are gone."
+        ),
+    ] = "require",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,7 +79,7 @@ def resume_session(
         for text in decide or ():
             _decide(found, text)
         with program_errors(workflow):
-            done = _resume(program, found, store, goes_on=goes_on)
+            done = _resume(program, found, store, goes_on=goes_on, workspace=workspace)
         _show_resumed(done, _waiting(done, store), as_json=as_json)
         if isinstance(done.outcome, Suspended):
             raise typer.Exit(Exit.WORLD)
@@ -102,7 +109,14 @@ def _waiting(session: Session, store: str | None) -> Session:
         return Session.load(outcome.session, store=opened)
 
 
-def _resume(workflow: Workflow, session: Session, store: str | None, *, goes_on: bool) -> Session:
+def _resume(
+    workflow: Workflow,
+    session: Session,
+    store: str | None,
+    *,
+    goes_on: bool,
+    workspace: WorkspaceMode,
+) -> Session:
     """Go on, and wait for the end.
 
     Raises:
@@ -113,7 +127,9 @@ def _resume(workflow: Workflow, session: Session, store: str | None, *, goes_on:
     if operation is not None and operation.place.run is not None:
         with misuse_on(ValueError), use_store(store) as opened:
             cancelled: CancelledRuns = "go_on" if goes_on else "keep"
-            return workflow.resume(session, store=opened, cancelled=cancelled).synchronize()
+            return workflow.resume(
+                session, store=opened, cancelled=cancelled, workspace=workspace
+            ).synchronize()
     if not isinstance(session.outcome, Suspended):
         raise Misuse(f"session {session.id} has ended and waits for nothing")
     # It was made outside of any workflow, so all of its run is its own.

@@ -397,6 +397,16 @@ def entry_text(entry: record.Entry) -> str:
                 "" if entry.edited is None else f", with {render.one_line(str(dict(entry.edited)))}"
             )
             return f"{entry.by} decided: {render.one_line(entry.choice)}{call}{edited}{text}"
+        case record.JobStart():
+            return (
+                f"job {render.one_line(entry.name)}: {render.count_of(entry.n_items, 'item')} with "
+                f"{entry.workflow} on {entry.engine}"
+            )
+        case record.ItemRun():
+            epoch = f" epoch {entry.epoch}" if entry.epoch else ""
+            attempt = f" at attempt {entry.attempt}" if entry.attempt > 1 else ""
+            error = "" if entry.error is None else f": {render.one_line(entry.error)}"
+            return f"item {render.one_line(entry.key)}{epoch} {entry.status}{attempt}{error}"
         case record.Change():
             call = "" if entry.call_id is None else f" of {render.one_line(entry.call_id)}"
             return f"hook {render.one_line(entry.hook)} changed the {entry.what}{call}"

@@ -18,7 +18,8 @@ from rath.errors import SessionDamaged, StoreNotFound
 from rath.session import log
 from rath.session.log.files import FileStore
 from rath.session.log.index import SessionSummary, StoreIndex
-from rath.session.log.store import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX, SessionStore, open_store
+from rath.session.log.paths import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX
+from rath.session.log.store import SessionStore, open_store
 
 if TYPE_CHECKING:
     from rath.session import Session
@@ -123,6 +124,22 @@ def locate(text: str, store: SessionStore) -> tuple[UUID, SessionStore]:
     with found.open("rb") as opened:
         ident = log.session_in(opened.readline(_MAX_HEADER_BYTES), str(found))
     return ident, FileStore.at(found.with_name(found.name.removesuffix(PARTIAL_SUFFIX)), ident)
+
+
+def find_job(text: str, store: SessionStore) -> Session:
+    """Return the record of the job that a command line names, by its name or its id; blocks.
+
+    Raises:
+        CommandError: There is no such job.
+    """
+    from rath.jobs.record import load_job  # noqa: PLC0415  # most verbs ask for no job
+
+    found = load_job(store, text)
+    if found is None and _digits_in(text) is not None:
+        found = load_job(store, session_id_of(text, store))
+    if found is None:
+        raise CommandError(f"no job {text!r} in {store.where}; `rath jobs` lists them")
+    return found
 
 
 def find_run(text: str | None, index: StoreIndex) -> UUID | None:

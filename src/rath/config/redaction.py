@@ -12,8 +12,10 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, fields, is_dataclass, replace
 from functools import lru_cache
 from traceback import TracebackException
@@ -26,8 +28,9 @@ from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
 
 __all__ = ["HIDDEN", "MIN_IN_ANSWER", "REFERENCE", "Hide", "Redactor", "TextRedactor",
-           "address_name", "address_secrets", "argv_secrets", "guard_logs", "is_url",
-           "looks_random", "looks_secret", "printable", "redact", "redact_address", "redact_argv",
+           "address_name", "address_secrets", "argv_secrets", "find_secret",
+           "find_secret_attribute", "guard_logs", "is_secret_file", "is_url", "looks_random",
+           "looks_secret", "printable", "redact", "redact_address", "redact_argv",
            "redact_setting"]  # fmt: skip
 
 HIDDEN = "***"
@@ -377,6 +380,119 @@ def _redact_url(text: str) -> str:
     if "://" not in text:
         return text
     return _QUERY_OF_URL.sub(HIDDEN, _LOGIN.sub(HIDDEN, text))
+
+
+def find_secret(name: str, value: object) -> str | None:
+    """Return the place in a setting where a secret may stand, None where there is none.
+
+    That is a text under a telling name, any text among headers and variables, an address with a
+    login or a query, a command's option, a key of a vendor's form, or what this process has as a
+    secret in its environment. Such a place reads `options['api_key']`.
+    """
+    return _secret_in(name, value, name, _environment_secrets(), looks_secret)
+
+
+def find_secret_attribute(owner: object) -> str | None:
+    """Return the name of an attribute in which a secret may stand, None where there is none.
+
+    As `find_secret` does, but for names that are common in programs (`tokenizer`, `sort_key`).
+    """
+    secrets = [text for text in _environment_secrets() if len(text) >= MIN_IN_ANSWER]
+    for name, value in getattr(owner, "__dict__", {}).items():
+        with suppress(RecursionError):  # a value may hold itself
+            found = _secret_in(name, value, name, secrets, _names_credential)
+            if found is not None:
+                return found
+    return None
+
+
+def _names_credential(name: str) -> bool:
+    return _CREDENTIAL.search(name.replace("-", "_").casefold()) is not None
+
+
+def _environment_secrets() -> list[str]:
+    return [text for name, text in os.environ.items() if looks_secret(name) and _is_long(text)]
+
+
+def _secret_in(
+    place: str, value: object, name: str, secrets: Sequence[str], is_name: Callable[[str], bool]
+) -> str | None:
+    if isinstance(value, Mapping):
+        is_wholly = name.replace("-", "_").casefold().rpartition("_")[2] in _WHOLLY_SECRET
+        for key, it in cast("Mapping[object, object]", value).items():
+            inner = f"{place}[{key!r}]"
+            if is_wholly and it not in (None, ""):
+                return inner
+            found = _secret_in(inner, it, str(key), secrets, is_name)
+            if found is not None:
+                return found
+        return None
+    if isinstance(value, list | tuple | set | frozenset):
+        items = list(cast("Iterable[object]", value))
+        nested = (_secret_in(place, it, name, secrets, is_name) for it in items)
+        is_shown = list(_redact_items("", [it for it in items if isinstance(it, str)]))
+        hidden = place if HIDDEN in is_shown else None
+        return hidden or next((found for found in nested if found is not None), None)
+    if isinstance(value, bytes | bytearray):
+        return place if is_name(name) and value else None
+    if not isinstance(value, str) or not value:
+        return None
+    is_secret = is_name(name) or _redact_url(value) != value or _VENDOR_KEY.search(value)
+    return place if is_secret or any(each in value for each in secrets) else None
+
+
+_SECRET_FILE = re.compile(
+    r"(?!\.env\.(dist|example|sample|template)$)"
+    r"(\.env(\..+)?|.+\.env|[._]netrc|\.(dockercfg|git-credentials|htpasswd|my\.cnf|npmrc|pgpass|pypirc)"
+    r"|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.+\.(jks|kdbx|key|keystore|ovpn|p12|pem|pfx|ppk))",
+    re.IGNORECASE,
+)
+_SECRET_DIRS = frozenset({".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".ssh"})
+_DATA_SUFFIXES = frozenset(
+    ("", ".cfg", ".conf", ".csv", ".ini", ".json", ".properties", ".toml", ".txt", ".xml", ".yaml",
+     ".yml")
+)  # fmt: skip
+_SECRET_WORD = re.compile(
+    "(access|api|private)?keys?|tokens?|secrets?|pass(phrase|wd|word)s?|pwds?|cred(ential)?s|auth"
+    "|bearer|cookies?"
+)
+"""Whole words of a file's name: `tokenizer.json` and `author.txt` hold no secret."""
+
+_CREDENTIAL = re.compile(
+    r"(^|_)((access|api|private|secret|signing)_?keys?|(access|api|auth|bearer|refresh)_?tokens?"
+    r"|secrets?|pass(phrase|wd|word)s?|pwd|credentials?|authorization|cookies?)($|_)"
+    "|^_?token$"
+)
+"""Names of attributes that hold credentials."""
+
+_VENDOR_KEY = re.compile(
+    r"\b(?:sk|pk|rk|ghp|gho|ghs|glpat|github_pat|xox[a-z]|hf|npm|pypi)[-_](?=[\w-]*\d)[\w-]{8,}"
+    r"|\beyJ[A-Za-z0-9_.=-]{16,}"
+)
+"""Forms of keys by which they are known wherever they stand."""
+
+_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")
+
+
+def is_secret_file(path: str, content: bytes) -> bool:
+    """Tell whether a file probably holds secrets, by its name or what is in it.
+
+    Known are the usual places of keys and passwords, data that is called so (not code: `auth.py`),
+    private keys, and what this process has as a secret in its environment.
+    """
+    *above, name = path.split("/")
+    stem, dot, suffix = name.casefold().rpartition(".")
+    stem, suffix = (stem, dot + suffix) if stem else (name.casefold(), "")
+    words = re.split(r"[^a-z0-9]+", stem) if suffix in _DATA_SUFFIXES else ()
+    if (
+        _SECRET_FILE.fullmatch(name)
+        or not _SECRET_DIRS.isdisjoint(above)
+        or any(map(_SECRET_WORD.fullmatch, words))
+        or _PRIVATE_KEY.search(content)
+    ):
+        return True
+    secrets = [text for text in _environment_secrets() if len(text) >= MIN_IN_ANSWER]
+    return any(os.fsencode(each) in content for each in secrets)
 
 
 def looks_random(text: str) -> bool:

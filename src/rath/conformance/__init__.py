@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from rath.conformance.chat import check_chat_client
 from rath.conformance.contract import Finding, Report, capability_table
+from rath.conformance.engine import EngineHarness, LocalProcessHarness, WorkerPlace, check_engine
 from rath.conformance.memory import check_memory
 from rath.conformance.sandbox import check_backend
 from rath.conformance.store import check_store
 
 __all__ = [
+    "EngineHarness",
     "Finding",
+    "LocalProcessHarness",
     "Report",
+    "WorkerPlace",
     "capability_table",
     "check_backend",
     "check_chat_client",
+    "check_engine",
     "check_memory",
     "check_store",
 ]

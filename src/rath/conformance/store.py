@@ -31,7 +31,7 @@ from rath.conformance.contract import (
     run_clauses,
 )
 from rath.errors import PersistenceError
-from rath.session.log.store import SessionLog, SessionStore, StoredLog, stores
+from rath.session.log.store import CompleteLog, SessionLog, SessionStore, StoredLog, stores
 
 __all__ = ["check_store", "write_until_killed"]
 
@@ -234,6 +234,28 @@ def a_closed_store_can_be_used_again(subject: StoreSubject) -> None:
     subject.other.close()
     subject.expect_log(session, FIRST, is_finished=True)
     subject.write()
+
+
+@_written
+def many_complete_logs_are_stored_together(subject: StoreSubject) -> None:
+    existing, new, blob = subject.write(FIRST), [uuid4(), uuid4()], Blob.from_bytes(uuid4().bytes)
+    with subject.writing() as open_log:
+        logs = [
+            CompleteLog(new[0], FIRST + SECOND),
+            CompleteLog(new[1], _naming(blob), (blob,)),
+            CompleteLog(existing, THIRD),
+            CompleteLog(open_log.session, THIRD),
+        ]
+        expect_equal(subject.store.create_many(logs), set(new), "as those that were stored")
+        open_log.append(SECOND)
+    subject.expect_log(new[0], FIRST + SECOND, is_finished=True)
+    subject.expect_log(new[1], _naming(blob), is_finished=True)
+    subject.expect_log(existing, FIRST, is_finished=True)
+    subject.expect_data(open_log.session, SECOND)
+    expect(subject.other.blob(blob.digest) == blob.data, "the content that a line names")
+    for session in new:
+        expect(not subject.store.is_being_written(session), "no lock left on a complete log")
+    expect_equal(subject.store.create_many([]), set[UUID](), "of none")
 
 
 # ---------------------------------------------------------------- reopened and late lines
@@ -505,6 +527,22 @@ def a_stamp_stays_as_long_as_its_log_does(subject: StoreSubject) -> None:
     after = subject.other.stamps()
     for each in sessions:
         expect_equal(after.get(each), before.get(each), "as stamp of a log that did not change")
+
+
+@_stamped
+def shared_facts_are_those_of_a_state_of_a_log(subject: StoreSubject) -> None:
+    store, session, unknown = subject.store, subject.write(FIRST), uuid4()
+    stamp = store.stamps()[session]
+    store.share_facts("a", {session: (stamp, FIRST), unknown: ("1", FIRST)})
+    asked = {session: stamp, unknown: "1"}
+    expected = {session: FIRST} if store.shares_facts else {}
+    expect_equal(dict(subject.other.shared_facts("a", asked)), expected, "as shared facts")
+    expect_equal(dict(store.shared_facts("b", asked)), {}, "of another kind")
+    expect_equal(dict(store.shared_facts("a", {session: f"{stamp}x"})), {}, "in another state")
+    store.share_facts("a", {session: (f"{stamp}x", SECOND)})
+    expect_equal(dict(store.shared_facts("a", asked)), {}, "of the state before")
+    store.delete(session)
+    expect_equal(dict(store.shared_facts("a", {session: f"{stamp}x"})), {}, "of a deleted log")
 
 
 @_followed

@@ -7,17 +7,23 @@ from dataclasses import replace
 from textwrap import indent
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
+from rath._async.deferred import Deferred
 from rath._core.dataclasses import dataclass
+from rath._core.references import Reduction, Referenced
 from rath.llm import Provider
 from rath.memory import MemoryStore
-from rath.session import Session
+from rath.session import ChunkTable, Session
+from rath.session.body import Body
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.recording import Provenance
 
 __all__ = ["AgentParam", "Provider"]
 
 
 @dataclass(slots=True)
-class AgentParam:
+class AgentParam(Referenced):
     """The parameters of one agent; `to` and assignments change them in place."""
 
     agent_session: Session
@@ -41,6 +47,13 @@ class AgentParam:
         self.provider = resolve_provider_arg(chosen, model=model, base=self.provider)
         return self
 
+    def _pickle_reference(self) -> Reduction:
+        """Return prompt, provider and memory: a prompt is no state, and travels as it is."""
+        prompt, origin = self.agent_session, self.agent_session.provenance
+        stamp = (origin.operator, origin.kind, origin.extras)
+        rows = prompt.chunk_table
+        return _parameters_again, (prompt.id, rows, stamp, self.provider, self.memory)
+
     @property
     def data(self) -> Mapping[str, Any]:
         """The parameters by name, read-only."""
@@ -58,6 +71,19 @@ class AgentParam:
             lines.append(f"(memory): {self.memory!r}")
         body = indent("\n".join(lines), "  ")
         return f"AgentParam(\n{body}\n)"
+
+
+def _parameters_again(
+    session: UUID,
+    rows: ChunkTable,
+    origin: tuple[str, LineageKind, tuple[tuple[str, Any], ...]],
+    provider: Provider,
+    memory: MemoryStore | None,
+) -> AgentParam:
+    prompt = Session.from_body(
+        Deferred.of(Body(rows)), Provenance(*origin[:2], (), origin[2]), id=session
+    )
+    return AgentParam(prompt, provider, memory)
 
 
 def check_provider(provider: object) -> None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rath._core.dataclasses import dataclass
+from rath._core.references import Reduction, Referenced
 from rath.flow.agent_param import AgentParam
 from rath.llm import ChatClient, Provider
 from rath.llm.client import require_model
@@ -76,7 +77,7 @@ def collect_manifest(workflow: Workflow) -> ResourceManifest:
     return manifest
 
 
-class CompiledWorkflow:
+class CompiledWorkflow(Referenced):
     """A workflow with its manifest; inside `with`, the memories of all its agents stay open.
 
     Args:
@@ -89,6 +90,10 @@ class CompiledWorkflow:
         self.workflow = workflow
         self.manifest = collect_manifest(workflow)
         self._acquired = ExitStack()
+
+    def _pickle_reference(self) -> Reduction:
+        """Return the workflow; the memories that it keeps open here stay here."""
+        return CompiledWorkflow, (self.workflow,)
 
     def __call__(self, session: Session) -> Session:
         return self.workflow(session)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Self, overload
 
 from rath.flow.workflow import Workflow
 from rath.session import Session
+from rath.session.derive import MergedFiles
 
-__all__ = ["Sequential", "WorkflowDict", "WorkflowList"]
+__all__ = ["Merge", "Sequential", "WorkflowDict", "WorkflowList"]
 
 
 class WorkflowList(Workflow, MutableSequence[Workflow]):
@@ -157,3 +159,23 @@ def _check_key(key: object) -> str:
     if not key or "." in key:
         raise ValueError(f"the name {key!r} is empty or has a dot, which separates names in paths")
     return key
+
+
+class Merge:
+    """A function of sessions: their rows one after the other, those that they share once.
+
+    Args:
+        files: With which files the merged session begins, as in `Session.merge`.
+    """
+
+    def __init__(self, files: MergedFiles | None = None) -> None:
+        self.files: MergedFiles | None = files
+
+    def __call__(self, session: Session, *others: Session) -> Session:
+        """Return all of them merged, in this order."""
+        return functools.reduce(
+            lambda merged, other: merged.merge(other, files=self.files), others, session
+        )
+
+    def __repr__(self) -> str:
+        return "Merge()" if self.files is None else f"Merge(files={self.files!r})"

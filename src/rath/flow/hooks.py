@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 from rath._async.bridge import is_async
 from rath._core.dataclasses import dataclass
+from rath._core.references import Reduction, Referenced, not_portable
 from rath.session import Session
 from rath.session.hooks import (
     Deny,
@@ -82,7 +83,7 @@ class ModuleHooks:
 _NONE = ModuleHooks()
 
 
-class HookHandle:
+class HookHandle(Referenced):
     """A hook that was registered; `remove` takes it out, and so does leaving a `with` block.
 
     It does not keep the module alive. A copy of the module has the hook too, and keeps it.
@@ -93,6 +94,13 @@ class HookHandle:
     def __init__(self, module: Workflow, key: UUID) -> None:
         self._module = weakref.ref(module)
         self._key = key
+
+    def _pickle_reference(self) -> Reduction:
+        """Return the module, which has the hook, and the key of that."""
+        module = self._module()
+        if module is None:
+            raise not_portable("the module of the hook is gone", "drop its handle")
+        return HookHandle, (module, self._key)
 
     def remove(self) -> None:
         """Take the hook out; safe to call again. Runs that were submitted before still ask it."""

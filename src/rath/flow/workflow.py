@@ -12,12 +12,15 @@ from textwrap import indent
 from typing import Any, ClassVar, Self, TypeGuard, cast
 from uuid import UUID
 
+from rath._core.references import Reduction
 from rath.flow.agent_param import AgentParam
 from rath.flow.compile import CompiledWorkflow
 from rath.flow.hooks import HookHandle, ask_hooks, hooks_of, register
 from rath.flow.tool.agent_tool import TaskTaking
+from rath.flow.tool.base import refuse_secrets
 from rath.llm import Provider
 from rath.session import Session
+from rath.session.bindings import WorkspaceMode
 from rath.session.derive import keep_derivation
 from rath.session.hooks import PassedOn, note_output, passing_on, waits
 from rath.session.log.store import SessionStore
@@ -88,6 +91,7 @@ class Workflow(TaskTaking):
         run: UUID | str,
         store: SessionStore | str | None = None,
         cancelled: CancelledRuns = "keep",
+        workspace: WorkspaceMode = "require",
     ) -> Session:
         """Do the work of a key once, whoever asks for it and how often; return its session.
 
@@ -101,6 +105,7 @@ class Workflow(TaskTaking):
             run: The key. A text stands for the id that is a function of it.
             store: Where the run is stored, or the URL of that; by default the store of the home.
             cancelled: What becomes of runs in it that were cancelled, as in `resume`.
+            workspace: What becomes of workspaces that are not there, as in `resume`.
 
         Raises:
             TypeError: The argument, or what `forward` returned, is not a Session.
@@ -120,7 +125,9 @@ class Workflow(TaskTaking):
         from rath.session.run.stored_programs import keyed_program  # noqa: PLC0415
 
         session, changes = self._passed_in(session)
-        program, root, run = keyed_program(session, run, store, cancelled=cancelled)
+        program, root, run = keyed_program(
+            session, run, store, cancelled=cancelled, workspace=workspace
+        )
         with passing_on(changes):
             return self._run(root, run=run, program=program)
 
@@ -131,6 +138,7 @@ class Workflow(TaskTaking):
         *,
         store: SessionStore | str | None = None,
         cancelled: CancelledRuns = "keep",
+        workspace: WorkspaceMode = "require",
     ) -> Session:
         """Go on with the call of this workflow that `session` was made in, and return its session.
 
@@ -149,6 +157,10 @@ class Workflow(TaskTaking):
             store: Where the others of the call are; by default where `session` is stored.
             cancelled: What becomes of runs that were cancelled: `keep` leaves them as they are,
                 `go_on` goes on with them as with one that was cut off.
+            workspace: What becomes of a workspace that is not there, or whose files are not as the
+                record says. `require`: the run that needs it fails. `rebuild`: a new one on the
+                same backend gets the files from the record; the old one is left as it is. `none`:
+                what goes on has no files, and its tools that need them are refused.
 
         Raises:
             TypeError: The argument, or what `forward` returned, is not a Session.
@@ -161,7 +173,7 @@ class Workflow(TaskTaking):
         # Loaded here, since most programs never resume one.
         from rath.session.run.stored_programs import program_of  # noqa: PLC0415
 
-        program = program_of(session, store, cancelled=cancelled)
+        program = program_of(session, store, cancelled=cancelled, workspace=workspace)
         place = program.place()
         segment = _segment(None, self)
         if place.path.partition(".")[0] != segment:
@@ -271,6 +283,15 @@ class Workflow(TaskTaking):
     def extra_repr(self) -> str:
         """Return what `repr` shows beside the parts; subclasses override it."""
         return ""
+
+    def _pickle_reference(self) -> Reduction | None:
+        """Return None: its class and its attributes, each by its own rule.
+
+        Raises:
+            TypeError: An attribute holds what must not travel.
+        """
+        refuse_secrets(self)
+        return None
 
     def _run(
         self, session: Session, *, run: UUID | None = None, program: ResumeSource | None = None

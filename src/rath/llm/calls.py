@@ -22,7 +22,7 @@ from rath.errors import InvalidRequestError, ProviderStatusError
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.credentials import AccountSource, RequestTarget
 from rath.llm.errors import ModelLister, explain_refusal, retry_verdict
-from rath.llm.evidence import CallRecorder, DraftFacts, OnDelta
+from rath.llm.evidence import CallPermit, CallRecorder, DraftFacts, OnDelta
 from rath.llm.offline import refuse_live_call
 from rath.llm.provider import Provider
 from rath.llm.transport import Transport
@@ -37,6 +37,50 @@ _limiter = Limiter()
 
 _is_inside: ContextVar[bool] = ContextVar("rath_inside_custom_client", default=False)
 """Whether the current code was called by a call that holds a place at a gate of others."""
+
+
+class Place(Protocol):
+    """The place that a call holds while it is open."""
+
+    def leave(self) -> None:
+        """End the call."""
+        ...
+
+    async def give_way(self, waiting: Awaitable[T]) -> T:
+        """Return what `waiting` gives; no place is held until then."""
+        ...
+
+
+class LimitPlace(Place, CallPermit, Protocol):
+    """A place under the limits of others, which hear what became of the try that has it.
+
+    To `leave` it once more does nothing.
+    """
+
+    def is_valid(self) -> bool:
+        """Tell whether the request may still be sent; it had to be within a short time."""
+        ...
+
+
+class CallLimits(Protocol):
+    """Limits of whoever runs this code, such as a job, on top of those of a provider."""
+
+    async def enter(self, place: str, *, goes_first: bool, is_counted: bool) -> LimitPlace:
+        """Wait until a request may be sent; who gets the place must leave it.
+
+        Args:
+            place: What all calls to one endpoint have in common.
+            goes_first: Whether the call, or one that waits for it, holds a place already.
+            is_counted: Whether tokens and money of the call count.
+
+        Raises:
+            RathError: No further call may be made.
+        """
+        ...
+
+
+call_limits: ContextVar[CallLimits | None] = ContextVar("rath_call_limits", default=None)
+"""Limits of the job whose item the current code belongs to."""
 
 
 class CallSource(AccountSource, Protocol):
@@ -128,7 +172,7 @@ class ModelCaller(ABC, Generic[P]):
                 partial(_begin_try, call, attempt),
                 policy=self.retry_policy,
                 retryable=self.retryable,
-                on_attempt=call.attempts.append,
+                on_attempt=call.end_try,
                 sleep=self.sleep,
             )
         except ProviderStatusError as exc:
@@ -146,6 +190,9 @@ class ModelCaller(ABC, Generic[P]):
         except Exception as exc:
             call.fail(exc)
             raise
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
 
 
 def _begin_try(call: CallRecorder, attempt: Callable[[], Awaitable[T]], _: int) -> Awaitable[T]:
@@ -156,7 +203,7 @@ def _begin_try(call: CallRecorder, attempt: Callable[[], Awaitable[T]], _: int) 
 
 async def enter_endpoint(
     call: CallRecorder, transport: Transport, caps: Caps | None = None
-) -> Gate:
+) -> Place:
     """Return the gate of an endpoint when a call may be sent there; see `pass_gate`."""
     call.reached(
         transport.endpoint, sdk_version=transport.sdk_version, credential=transport.credential
@@ -170,7 +217,7 @@ def caps_of(provider: Provider) -> Caps | None:
     return None if in_flight is None and per_minute is None else Caps(in_flight, per_minute)
 
 
-async def pass_gate(call: CallRecorder, caps: Caps | None, *, whose: Whose = "our") -> Gate:
+async def pass_gate(call: CallRecorder, caps: Caps | None, *, whose: Whose = "our") -> Place:
     """Wait until a call may be sent to its endpoint; whoever gets the gate must `leave` it.
 
     The time that was waited is added to the evidence of the call, also when the wait is cancelled.
@@ -182,10 +229,76 @@ async def pass_gate(call: CallRecorder, caps: Caps | None, *, whose: Whose = "ou
         whose: Whose client calls. Those of others are counted by themselves, since many of them
             call through one of ours: a call would hold the very place that it waits for.
     """
+    place = _place(whose, call.facts.provider_kind, call.endpoint)
+    limits = call_limits.get()
+    if limits is not None:
+        return await _pass_both(limits, call, caps, whose, place)
+    return await _pass_own(call, caps, whose, place)
+
+
+async def _pass_both(
+    limits: CallLimits, call: CallRecorder, caps: Caps | None, whose: Whose, place: str
+) -> Place:
+    """Wait for `limits` and then for the gate of the process: in one order, so never in a circle.
+
+    What a custom client asks through one of ours is part of its own call, as in the record.
+    """
+    is_inside = _is_inside.get()
+    enter = partial(
+        limits.enter,
+        place,
+        goes_first=is_inside and whose == "custom",
+        is_counted=not is_inside,
+    )
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    try:
+        outer = await enter()
+    finally:
+        call.queued_ms += (clock() - start) * 1000
+    try:
+        queued_ms = call.queued_ms
+        gate = await _pass_own(call, caps, whose, place)
+        try:
+            if call.queued_ms > queued_ms and not outer.is_valid():
+                outer.leave()
+                start = clock()
+                try:
+                    outer = await limits.enter(place, goes_first=True, is_counted=not is_inside)
+                finally:
+                    call.queued_ms += (clock() - start) * 1000
+        except BaseException:
+            gate.leave()
+            raise
+    except BaseException:
+        outer.leave()
+        raise
+    call.permit = outer
+    return _BothPlaces(outer, gate)
+
+
+class _BothPlaces:
+    """A place under the limits of others, and one at the gate of the process."""
+
+    __slots__ = ("_gate", "_outer")
+
+    def __init__(self, outer: LimitPlace, gate: Place) -> None:
+        self._outer, self._gate = outer, gate
+
+    def leave(self) -> None:
+        self._gate.leave()
+        self._outer.leave()
+
+    async def give_way(self, waiting: Awaitable[T]) -> T:
+        return await self._gate.give_way(self._outer.give_way(waiting))
+
+
+async def _pass_own(call: CallRecorder, caps: Caps | None, whose: Whose, place: str) -> Gate:
+    """Wait for the gate of the process."""
     if whose == "custom" and caps is not None and _is_inside.get():
         # Two such clients that call each other would wait for each other's places.
         caps = Caps(None, caps.per_minute, goes_first=True)
-    gate = _limiter.gate(_place(whose, call.facts.provider_kind, call.endpoint))
+    gate = _limiter.gate(place)
     if gate.enter_at_once(caps):
         call.was_sent = True
         return gate
@@ -210,7 +323,7 @@ def inside_custom_client() -> Generator[None]:
         _is_inside.reset(token)
 
 
-def giving_way(gate: Gate, on_delta: OnDelta) -> OnDelta:
+def giving_way(gate: Place, on_delta: OnDelta) -> OnDelta:
     """Return `on_delta` for a call that has passed `gate` and holds no place while it awaits.
 
     What takes the deltas may stand still because a callback asks the same endpoint: if a place

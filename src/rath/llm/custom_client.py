@@ -13,14 +13,13 @@ from pkgutil import resolve_name
 from typing import Any, cast
 
 from rath._async.bridge import is_async
-from rath._async.limiter import Gate
 from rath._async.runtime import await_future, runtime
 from rath._async.workers import UserExit
 from rath.config.redaction import HIDDEN, Redactor
 from rath.errors import ProviderError, ProviderProtocolError, RathError
 from rath.llm import body
 from rath.llm.base import BodyDraft, ChatClient, StreamingChatClient, require_streaming
-from rath.llm.calls import caps_of, giving_way, inside_custom_client, pass_gate
+from rath.llm.calls import Place, caps_of, giving_way, inside_custom_client, pass_gate
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import public_url
@@ -121,6 +120,9 @@ class CustomDraft(BodyDraft):
                     raise
             cause = exc.__cause__ if isinstance(exc, RathError) else _raised(exc)
             raise error from None if cause is None else self._redactor.cause(cause)
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
         finally:
             work.leave_at_its_end(gate)
         call.served = ServedInfo.of(response)
@@ -173,6 +175,9 @@ class CustomDraft(BodyDraft):
         reason = self._redactor.text(f"{type(raised).__name__}: {raised}")
         kind = network_error_class(raised)
         error = kind(f"{_name(self._client)} failed: {reason}", endpoint=call.endpoint)
+        if call.permit is not None:
+            # As the SDKs of vendors name it.
+            call.permit.note_status(getattr(raised, "status_code", None))
         call.fail(error)
         return error
 
@@ -215,7 +220,7 @@ class _Work:
             runtime().cancel_on_user_loop(running)
             raise
 
-    def leave_at_its_end(self, gate: Gate) -> None:
+    def leave_at_its_end(self, gate: Place) -> None:
         """Leave `gate` when nothing of it goes on, which may be long after it was given up."""
         if self._step is None or self._step.done():
             gate.leave()

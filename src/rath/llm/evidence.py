@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeAlias
 
 from msgspec import Meta, Struct, structs
 
@@ -171,12 +171,27 @@ class DraftFacts:
 _FACTS = tuple(item.name for item in fields(DraftFacts))
 
 
+class CallPermit(Protocol):
+    """One try of a call that limits beyond those of its provider let through."""
+
+    def note_status(self, status: int | None) -> None:
+        """Take how the try ended: 200, the HTTP status of a refusal, or None where none is known.
+
+        Only the first one counts.
+        """
+        ...
+
+    def settle(self, evidence: CallEvidence) -> None:
+        """Take what the whole call used, at its end."""
+        ...
+
+
 class CallRecorder:
     """Collects the evidence of one call; used on the runtime loop only."""
 
     __slots__ = ("_first_token", "_started_at", "_status", "attempts", "credential", "digest",
-                 "endpoint", "error", "facts", "folded", "parameters", "queued_ms", "response",
-                 "sdk_version", "served", "started", "was_sent")  # fmt: skip
+                 "endpoint", "error", "facts", "folded", "parameters", "permit", "queued_ms",
+                 "response", "sdk_version", "served", "started", "was_sent")  # fmt: skip
 
     def __init__(self, facts: DraftFacts, *, parameters: Mapping[str, Any], digest: str) -> None:
         self.facts = facts
@@ -186,6 +201,7 @@ class CallRecorder:
         self.attempts: list[Attempt] = []
         self.queued_ms = 0.0
         self.was_sent = False
+        self.permit: CallPermit | None = None
         self.endpoint = facts.endpoint
         self.credential: str | None = None
         self.sdk_version: str | None = None
@@ -203,6 +219,12 @@ class CallRecorder:
     ) -> None:
         """Remember what is known once there is a way to the endpoint."""
         self.endpoint, self.sdk_version, self.credential = endpoint, sdk_version, credential
+
+    def end_try(self, attempt: Attempt) -> None:
+        """Take what a try came to."""
+        self.attempts.append(attempt)
+        if self.permit is not None:
+            self.permit.note_status(200 if attempt.error is None else attempt.status)
 
     def begin_stream(self) -> stream.StreamFold:
         """Start to fold an answer from nothing; a try that failed before is forgotten."""
@@ -225,15 +247,28 @@ class CallRecorder:
         """Return the exchange that this call was."""
         self.response = response
         self._status = "done"
-        return Exchange(response, self.evidence())
+        return Exchange(response, self._settled(200))
 
     def fail(self, error: BaseException) -> CallEvidence:
         """Return the evidence of a call that ended with `error`, which gets it if it can."""
         self._status = "failed"
         self.error = f"{type(error).__name__}: {error}"
-        evidence = self.evidence()
+        evidence = self._settled(getattr(error, "status", None))
         if isinstance(error, ProviderError):
             error.evidence = evidence
+        return evidence
+
+    def cancel(self) -> None:
+        """Take that the call was cut off."""
+        self._settled(None)
+
+    def _settled(self, status: int | None) -> CallEvidence:
+        """Return the evidence at the end, once its limits know what was used."""
+        evidence = self.evidence()
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            permit.note_status(status)
+            permit.settle(evidence)
         return evidence
 
     def evidence(self) -> CallEvidence:

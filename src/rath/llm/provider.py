@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import MISSING, field, fields, replace
 from decimal import Decimal
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from urllib.parse import urlsplit
 
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
+from rath._core.references import Reduction, Referenced, not_portable
 from rath.llm.chat_request import Sampling
 
 if TYPE_CHECKING:
+    from dataclasses import Field
+
     from rath import config
+    from rath.config import redaction
     from rath.config.trust import GuardedEntry
 else:
-    (config,) = lazy_modules(__name__, "rath.config")
+    config, redaction = lazy_modules(__name__, "rath.config", "rath.config.redaction")
 
 __all__ = ["Provider"]
 
@@ -44,6 +49,9 @@ _INTEGERS = ("max_completion_tokens", "max_tokens", "n", "seed", "top_logprobs",
              "max_requests_per_minute")  # fmt: skip
 _FLAGS = ("parallel_tool_calls", "logprobs", "store")
 _MAPPINGS = ("response_format", "logit_bias", "metadata", "extra_create_args")
+_CONFIGURED = ("provider_kind", "model", "api_key", "base_url", "temperature", "max_tokens")
+"""What `from_config` takes from an entry; None is said of them too."""
+
 _AT_LEAST = {
     "temperature": 0, "top_p": 0, "retry_base_seconds": 0, "budget_total_tokens": 0,
     "top_logprobs": 0, "max_completion_tokens": 1, "max_tokens": 1, "n": 1, "budget_usd": 0,
@@ -130,7 +138,7 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Provider(Sampling):
+class Provider(Sampling, Referenced):
     """Names a model and an endpoint, and how to call them.
 
     What is None here is looked up when a client is made: in the environment, then in the config.
@@ -213,6 +221,29 @@ class Provider(Sampling):
         """Return this provider: a value, so that a copy of an agent may share it."""
         return self
 
+    def _pickle_reference(self) -> Reduction:
+        """Return the name of its config entry, and the fields that hold no secret.
+
+        What the environment and the config give is looked up where it is unpickled.
+
+        Raises:
+            TypeError: A field holds what must not travel.
+        """
+        entry = self.config_entry
+        given = {
+            each.name: getattr(self, each.name) for each in fields(self) if _differs(self, each)
+        }
+        if entry is not None and entry.name:
+            del given["config_entry"]
+            given = {name: getattr(self, name) for name in _CONFIGURED} | given
+            for name in ("api_key", "base_url"):
+                if given[name] == getattr(entry, name):
+                    del given[name]
+        _refuse_secrets(given)
+        if "extra_create_args" in given:
+            given["extra_create_args"] = dict(self.extra_create_args)
+        return _provider_again, (type(self), entry.name if entry else "", given)
+
     @classmethod
     def from_config(
         cls, name: str | None = None, *, store: config.ConfigStore | None = None, **overrides: Any
@@ -284,6 +315,44 @@ class Provider(Sampling):
         callback: object = self.on_budget_exceeded
         if callback is not None and not callable(callback):
             raise TypeError(f"on_budget_exceeded must be callable, not {callback!r}")
+
+
+def _differs(provider: Provider, each: Field[Any]) -> bool:
+    default = each.default if each.default_factory is MISSING else each.default_factory()
+    return bool(getattr(provider, each.name) != default)
+
+
+def _refuse_secrets(given: Mapping[str, Any]) -> None:
+    if given.get("api_key") is not None:
+        raise not_portable(
+            "Provider(api_key=...) holds a literal key, which must not travel",
+            "leave api_key out and set the variable of its vendor in the environment of each "
+            "process, such as OPENAI_API_KEY, or name a config entry, Provider.from_config('NAME')",
+        )
+    if given.get("client") is not None:
+        raise not_portable(
+            "Provider(client=...) holds an open client with its credentials, which cannot travel",
+            "make the provider in the process that uses it, or name its endpoint by base_url",
+        )
+    parts = urlsplit(given.get("base_url") or "")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise not_portable(
+            "Provider(base_url=...) holds a login or a query, which must not travel",
+            "put it into a config entry, and name that, Provider.from_config('NAME')",
+        )
+    for name, value in given.items():
+        place = None if name == "config_entry" else redaction.find_secret(name, value)
+        if place is not None:
+            raise not_portable(
+                f"Provider({name}=...) may hold a secret in {place}, which must not travel",
+                "give that where the provider is used, by a provider_kind of your own that reads "
+                "it from the environment",
+            )
+
+
+def _provider_again(kind: type[Provider], name: str, given: Mapping[str, Any]) -> Provider:
+    """Return the provider that a reference means here."""
+    return kind.from_config(name, **given) if name else kind(**given)
 
 
 def sdk_of(client: object) -> SdkName | None:

@@ -18,6 +18,9 @@ from rath._async.plane import Handle, Plane
 from rath._async.runtime import runtime
 from rath._async.workers import SerialWorker
 from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_function
+from rath._core.references import Reduction, Referenced, not_portable
+from rath.config.redaction import find_secret
 from rath.errors import MemoryBackendError, MemoryStoreClosed
 from rath.memory.capabilities import MemoryCapabilities
 from rath.memory.op_types import MemoryOp, with_plain_directory
@@ -33,7 +36,7 @@ _MARK = "_rath_runs_on_store_thread"
 
 
 @dataclass
-class MemoryStoreSpec:
+class MemoryStoreSpec(Referenced):
     """Which store to open."""
 
     namespace: str | None = None
@@ -43,6 +46,29 @@ class MemoryStoreSpec:
     agent_id: str | None = None
     options: Mapping[str, Any] | None = field(default=None, repr=False)
     """What only one backend understands; `path` names the directory of a local store."""
+
+    config_entry: str | None = field(default=None, compare=False, repr=False)
+    """Name of the entry that it was built from; set by `from_config`."""
+
+    def _pickle_reference(self) -> Reduction:
+        """Return the name of its config entry, and what is not read from there.
+
+        Raises:
+            TypeError: An option holds what must not travel.
+        """
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        name, options = given.pop("config_entry"), dict(self.options or {})
+        if name is not None:
+            entry = config.find_memory_provider(name).entry
+            configured = entry.model_dump(exclude={"backend_kind"}, exclude_none=True)
+            options = {key: it for key, it in options.items() if configured.get(key) != it}
+        place = find_secret("options", options)
+        if place is not None:
+            raise not_portable(
+                f"MemoryStoreSpec({place}=...) may hold a secret, which must not travel",
+                "put it into a config entry, and name that, MemoryStoreSpec.from_config('NAME')",
+            )
+        return _spec_again, (type(self), name, {**given, "options": options or None})
 
     @classmethod
     def from_config(
@@ -71,7 +97,23 @@ class MemoryStoreSpec:
         explicit: Mapping[str, Any] = overrides.pop("options", None) or {}
         own_options = {**explicit, **options}
         config.check_trusted(store, "memory", "providers", name, given=own_options)
-        return cls(**overrides, options={**configured, **own_options})
+        return cls(**overrides, options={**configured, **own_options}, config_entry=name)
+
+
+def _spec_again(
+    kind: type[MemoryStoreSpec], name: str | None, given: dict[str, Any]
+) -> MemoryStoreSpec:
+    return kind(**given) if name is None else kind.from_config(name, **given)
+
+
+_get_backend = lazy_function("rath.memory.registry", "get")
+_get_backend_class = lazy_function("rath.memory.registry", "get_class")
+_names = lazy_function("rath.memory.registry", "list_names")
+
+
+def _store_again(backend: str, spec: MemoryStoreSpec | None) -> MemoryStore:
+    store: MemoryStore = _get_backend(backend).lazy(spec)
+    return store
 
 
 class MemoryBackend(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
@@ -104,6 +146,10 @@ class MemoryBackend(Plane[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
     @abstractmethod
     def supported_ops(cls) -> frozenset[type[MemoryOp]]:
         """Return the operations that it knows; any other raises `UnsupportedMemoryOp`."""
+
+    def portable_spec(self, store: MemoryStore) -> MemoryStoreSpec | None:
+        """Return what opens the same store in another process; by default its own spec."""
+        return store.spec
 
     def store_count(self) -> int:
         """Return how many stores of this backend are open."""
@@ -183,6 +229,22 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         super().__init__(self._driver, spec, native=self if is_from_open else None)
         self._name = handle
         self._closed = closed
+
+    def _pickle_reference(self) -> Reduction:
+        """Return backend and spec, by which the store is opened at its first use.
+
+        Raises:
+            TypeError: It is closed, or no backend of that name is registered.
+        """
+        name = _name_of(self.backend)
+        if self.closed:
+            raise not_portable(f"the memory store {self.handle!r} is closed", "open it again")
+        if name not in _names() or _get_backend_class(name) is not type(self.backend):
+            raise not_portable(
+                f"{type(self.backend).__name__} is not the memory backend registered as {name!r}",
+                "register it in a module that the other process imports",
+            )
+        return _store_again, (name, self.backend.portable_spec(self))
 
     def skip_blocking_open(self) -> None:
         """Let the coroutine hook open this store even where the backend has its own `open`."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         list_persisted_sessions,
         load_session,
         prune_sessions,
+        save_many,
     )
     from rath.session.primitives import (
         create_system_session,
@@ -107,6 +108,7 @@ else:
                 "list_persisted_sessions",
                 "load_session",
                 "prune_sessions",
+                "save_many",
             ),
             "primitives": (
                 "create_system_session",
@@ -160,6 +162,7 @@ __all__ = [
     "resume_differences",
     "run_session_compress",
     "run_session_loop",
+    "save_many",
     "select_session",
     "session_graph_mode",
     "session_graph_mode_override",

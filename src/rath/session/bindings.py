@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from rath._async.plane import Lease
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
-from rath.backend.workspace import StoredWorkspace, WorkspaceRef
+from rath.backend.workspace import StoredWorkspace, WorkspaceRef, register_live
+from rath.errors import BackendError, WorkspaceLost
 from rath.llm.provider import Provider
 
 if TYPE_CHECKING:
     from rath.backend import registry
-    from rath.backend.snapshots import FrozenWorkspace, Origin
+    from rath.backend.snapshots import FrozenWorkspace, Origin, Seed
 else:
     (registry,) = lazy_modules(__name__, "rath.backend.registry")
 
@@ -62,7 +63,7 @@ class Placement:
         self._lease: Lease | None = None
         self._sandbox: BackendSandbox | None = None
         self._whereabouts: PlacementRef | None = None
-        self._stored: StoredWorkspace | None = None
+        self._stored: StoredSandbox | None = None
         if sandbox is not None:
             self._hold(sandbox)
 
@@ -92,6 +93,12 @@ class Placement:
     def is_open(self) -> bool:
         """Whether the sandbox is open now."""
         return self._sandbox is not None and self._sandbox.is_open
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is that of a stored session, which this process has not opened."""
+        sandbox = self._sandbox or self._stored
+        return isinstance(sandbox, StoredSandbox) and not sandbox.is_open
 
     @property
     def whereabouts(self) -> PlacementRef:
@@ -131,9 +138,12 @@ class Placement:
 
         Raises:
             WorkspaceLost: It is not there.
+            BackendNotFound: The backend of a stored session is none of this process.
         """
         if self._sandbox is not None:
             await self._sandbox.arequire()
+        elif self.backend is not None:
+            registry.get(self.backend)
 
     def share(self) -> Placement:
         """Return the placement of a derived session: the same sandbox, one more holder.
@@ -173,7 +183,7 @@ class Placement:
                     )
                 backend = registry.get(self.backend)
                 if self._stored is not None:
-                    self._hold(StoredSandbox(backend, self.spec, self._stored))
+                    self._hold(self._stored.again())
                     return self.held()
                 # A backend of others may have a `lazy` of its own that knows no origin.
                 if self.origin is None:
@@ -193,7 +203,7 @@ class Placement:
         sandbox = self._sandbox
         if isinstance(sandbox, StoredSandbox):
             # It is opened again where it was, or not at all.
-            self._stored = sandbox.workspace_ref.look()
+            self._stored = sandbox
         with _lock:
             if self._lease is not None:
                 self._lease.drop()
@@ -212,6 +222,54 @@ class Placement:
         self._whereabouts = None
 
 
+WorkspaceMode = Literal["require", "rebuild", "none"]
+"""What becomes of the workspace of a stored session that goes on. `require`: it is there, as the
+record says, or nothing goes on. `rebuild`: where it is not, its files are put into a new one from
+the record. `none`: it goes on without files, and what needs them is refused."""
+
+
+class RecordedFiles(Protocol):
+    """The files of a workspace as the records of its sessions tell them."""
+
+    @property
+    def mode(self) -> WorkspaceMode: ...
+
+    def check(self, stored: StoredWorkspace, backend: str, directory: str) -> None:
+        """Refuse a directory whose files are not those; blocks.
+
+        Raises:
+            WorkspaceLost: They are not.
+        """
+        ...
+
+    def rebuild(
+        self, backend: Backend, spec: BackendSandboxSpec | None, lost: WorkspaceLost
+    ) -> RebuildOrigin:
+        """Return an origin that has all of them; blocks.
+
+        Raises:
+            RebuildError: Some cannot be had.
+        """
+        ...
+
+
+class RebuildOrigin(Protocol):
+    """Files from a record with which a workspace begins."""
+
+    async def __call__(self) -> Seed: ...
+
+    async def acheck(self, digest: str | None) -> None:
+        """Refuse a workspace that was filled with others.
+
+        Args:
+            digest: That of the workspace.
+
+        Raises:
+            WorkspaceLost: It is another one.
+        """
+        ...
+
+
 class StoredSandbox(BackendSandbox):
     """The sandbox of a stored session, which opens in the workspace that this had, or not at all.
 
@@ -219,14 +277,29 @@ class StoredSandbox(BackendSandbox):
         backend: The backend.
         spec: With what it was opened.
         stored: The workspace.
+        files: What the record tells of its files, where that decides too.
     """
 
     def __init__(
-        self, backend: Backend, spec: BackendSandboxSpec | None, stored: StoredWorkspace
+        self,
+        backend: Backend,
+        spec: BackendSandboxSpec | None,
+        stored: StoredWorkspace,
+        *,
+        files: RecordedFiles | None = None,
     ) -> None:
         super().__init__(backend, "", spec)
         self._workspace_ref = WorkspaceRef(stored)
         self._stored = stored
+        self._files = files
+        self._rebuilt: RebuildOrigin | None = None
+        self._is_checked = False
+        self._requiring = threading.Lock()
+
+    def again(self) -> StoredSandbox:
+        """Return one for the same workspace, which was not opened yet."""
+        stored = self.workspace_ref.look()
+        return StoredSandbox(self.backend, self.spec, stored, files=self._files)
 
     def require(self) -> None:
         """Refuse to go on where the files are not there; blocks.
@@ -234,9 +307,26 @@ class StoredSandbox(BackendSandbox):
         Raises:
             WorkspaceLost: They are not.
         """
-        if self.native is not None:
+        with self._requiring:
+            if self.native is not None or self._is_checked:
+                return
+            if self._files is None or self._files.mode != "none":
+                self._require()
+            self._is_checked = True
+
+    def _require(self) -> None:
+        files, name = self._files, self.backend.name
+        try:
+            directory = self._stored.required_directory(name)
+            if files is not None and directory is not None:
+                files.check(self._stored, name, directory)
+        except WorkspaceLost as lost:
+            if files is None or files.mode != "rebuild":
+                raise
+            spec = None if self.spec is None else replace(self.spec, working_dir=None)
+            self.origin = self._rebuilt = files.rebuild(self.backend, spec, lost)
+            self.spec = spec
             return
-        directory = self._stored.required_directory(self.backend.name)
         if directory is not None and self.backend.workspace_directory(self) != directory:
             self.spec = replace(self.spec or BackendSandboxSpec(), working_dir=directory)
 
@@ -245,7 +335,21 @@ class StoredSandbox(BackendSandbox):
 
     async def aopen_native(self) -> Any:
         await self.arequire()
-        return await super().aopen_native()
+        if self._files is not None and self._files.mode == "none":
+            raise BackendError(
+                f"this session goes on without its files (workspace='none'), so no tool can use "
+                f"the {self.backend.name} sandbox; go on with workspace='rebuild' to have them"
+            )
+        native = await super().aopen_native()
+        if self._rebuilt is not None:
+            try:
+                await self._rebuilt.acheck(await self.backend.aworkspace_digest(native))
+            except BaseException:
+                await self.backend.aclose(native)
+                raise
+            self.workspace_ref.replaced()
+            register_live(self.workspace_ref.id, self)
+        return native
 
     async def aopened(self) -> Any:
         native = await super().aopened()
@@ -258,6 +362,8 @@ class StoredSandbox(BackendSandbox):
 
     def freeze(self) -> FrozenWorkspace:
         self.require()
+        if self._files is not None and self._files.mode == "none":
+            raise BackendError("a session that goes on without its files has none to copy")
         return super().freeze()
 
 

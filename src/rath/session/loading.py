@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -15,10 +15,11 @@ from uuid import UUID
 from rath._async.deferred import Deferred, runs_above
 from rath._async.runtime import runtime, wait_interruptibly
 from rath._core.dataclasses import dataclass
+from rath._core.references import not_portable
 from rath.backend import registry as backends
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
 from rath.backend.persistence.registry import PersistentSandboxRegistry, Reattachable
-from rath.backend.workspace import live_sandbox
+from rath.backend.workspace import StoredWorkspace, live_sandbox
 from rath.errors import BackendNotFound, PersistenceError, RathError, SessionDamaged, WorkspaceLost
 from rath.session.autosave import is_autosaving_lately
 from rath.session.bindings import Placement, StoredSandbox
@@ -28,6 +29,7 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.log.ancestors import (
     AncestorWriter,
     CompleteSession,
+    OpenLogs,
     open_logs_of,
     open_session_files,
     running_writer,
@@ -45,14 +47,18 @@ from rath.session.log.build import (
 )
 from rath.session.log.files import FileStore, read_consistent
 from rath.session.log.header import Identity, beginning, provider_from_jsonable
+from rath.session.log.paths import (
+    PARTIAL_SUFFIX,
+    checked_id,
+    os_errors,
+)
 from rath.session.log.reader import LineReader
 from rath.session.log.store import (
-    PARTIAL_SUFFIX,
     SessionStore,
-    checked_id,
     default_store,
+    find_store,
     open_store,
-    os_errors,
+    portable_url,
 )
 from rath.session.log.writer import LogWriter
 from rath.session.record import Record
@@ -105,17 +111,25 @@ class AwaySandbox(BackendSandbox):
                 self._attached.closed = True
 
 
-def lazy_placement(place: Place) -> Placement:
+Restore = Callable[[Backend, BackendSandboxSpec | None, StoredWorkspace], StoredSandbox]
+"""Makes the sandbox of a stored workspace."""
+
+
+def lazy_placement(place: Place, restore: Restore = StoredSandbox) -> Placement:
     """Return the placement that a log tells; a sandbox is attached to, or opened, on first use.
 
     Where that fails, the use is an error that says so. It never becomes another sandbox by itself.
+
+    Args:
+        place: What the log tells.
+        restore: Makes the sandbox of a workspace that this process has not open.
     """
     known_as, backend = place.sandbox_handle_id, _backend_of(place)
     if backend is None:
         return Placement(place.sandbox_backend, place.sandbox_spec)
     if known_as and isinstance(backend, Reattachable):
         return Placement(sandbox=AwaySandbox(backend, place.sandbox_spec, known_as))
-    return _place_again(place, backend)
+    return _place_again(place, backend, restore)
 
 
 def placement_of(header: Place) -> Placement:
@@ -169,7 +183,7 @@ def _backend_of(place: Place) -> Backend | None:
     return None
 
 
-def _place_again(place: Place, backend: Backend) -> Placement:
+def _place_again(place: Place, backend: Backend, restore: Restore) -> Placement:
     """Return a placement in the workspace that a log names: as it is open here, or as it was."""
     stored, spec = place.workspace, place.sandbox_spec
     if stored is None:
@@ -177,7 +191,8 @@ def _place_again(place: Place, backend: Backend) -> Placement:
     live = live_sandbox(stored.id) if stored.directory is None else None
     if live is not None:
         return Placement(sandbox=live)
-    is_by_spec = stored.directory is None and spec is not None and spec.working_dir is not None
+    is_named = spec is not None and spec.working_dir is not None
+    is_by_spec = stored.directory is None and is_named and not stored.is_copy
     if is_by_spec or not stored.has_files:
         # Nothing was there, or the backend of somebody else finds it by its spec.
         means = backend.workspace_directory(backend.lazy(spec))
@@ -185,7 +200,7 @@ def _place_again(place: Place, backend: Backend) -> Placement:
             # It was named from another working directory.
             spec = replace(spec or BackendSandboxSpec(), working_dir=stored.directory)
         return Placement(backend.name, spec)
-    return Placement(sandbox=StoredSandbox(backend, spec, stored))
+    return Placement(sandbox=restore(backend, spec, stored))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,14 +333,19 @@ def _load(
     return loaded
 
 
-def session_of(built: LoadedSession) -> Session:
-    """Return a session over what was built, placed where it was; waits for nothing."""
+def session_of(built: LoadedSession, restore: Restore = StoredSandbox) -> Session:
+    """Return a session over what was built, placed where it was; waits for nothing.
+
+    Args:
+        built: What was built.
+        restore: Makes the sandbox of its workspace, see `lazy_placement`.
+    """
     header = built.content.header
     return Session.from_body(
         Deferred.of(built.body),
         built.provenance,
         id=header.session,
-        placement=lazy_placement(built.content.place),
+        placement=lazy_placement(built.content.place, restore),
         provider=None if header.provider is None else provider_from_jsonable(header.provider),
         lineage=None if header.lineage is None else SessionLineage(*header.lineage),
     )
@@ -360,6 +380,46 @@ def load_stored(
     return load_file(path, opened or FileStore(path.parent), recover=recover)
 
 
+def stored_at(session: Session) -> tuple[str, UUID]:
+    """Return the URL of the store that holds a session, and its id; waits until all is written.
+
+    Raises:
+        TypeError: Its run goes on, or it is in no store that another process can open.
+        PersistenceError: It cannot be written.
+    """
+    if session.is_pending:
+        raise not_portable(
+            f"session {session.id} is pending: its run goes on in this process",
+            "pickle it once it was awaited, or send its id, which Session.load(id) takes",
+        )
+    writing = running_writer(session.id)
+    writers = (*writers_of(session.body), *((writing,) if writing is not None else ()))
+    own = [each for each in writers if each.session == session.id and not each.is_alone]
+    urls = ((each.store, portable_url(each.store)) for each in own)
+    store, url = next(((store, url) for store, url in urls if url is not None), (None, None))
+    if store is None or url is None:
+        where = f"; it is in {own[0].store.where}, which no URL leads to" if own else ""
+        raise not_portable(
+            f"session {session.id} is stored nowhere that another process can load it from{where}",
+            "call session.save() before, or run it with persist=True",
+        )
+    if session.body.error() is None:
+        save(session, store=store)
+    else:
+        settle(session.id, store)
+    return url, session.id
+
+
+def load_reference(url: str, session: UUID) -> Session:
+    """Return a session by what `stored_at` gave; blocks while its log is read.
+
+    Raises:
+        PersistenceError: It is not there or cannot be read.
+        SessionDamaged: Its log, or that of one it came from, is not what was written.
+    """
+    return load(find_store(url), session).session
+
+
 _log = logging.getLogger("rath.session")
 
 
@@ -390,11 +450,39 @@ def save(
     ancestors = AncestorWriter(where, running=runs_above.get())
     open_logs = open_logs_of(where)
     _result(open_logs.lane.put(partial(ancestors.keep, complete)))
-    writer = open_logs.get(complete.cell)
-    if writer is not None and complete.cell.owner is not None:
-        # What came to it at the end of its run may still be on its way.
-        _result(writer.hold(complete.cell.result().record))
+    _hold_late(open_logs, complete.cell)
     return stands_at(where, session.id)
+
+
+def save_many(sessions: Iterable[Session], *, store: SessionStore | str | None = None) -> list[str]:
+    """Store sessions and all they came from, and return where each stands; waits for their runs.
+
+    As `Session.save` does it with each; a store far away, such as PostgreSQL, is told of many in
+    one round trip.
+
+    Args:
+        sessions: What to store.
+        store: Where, or the URL of that; by default the store of the home.
+
+    Raises:
+        PersistenceError: One cannot be written; those before it may be stored.
+    """
+    given = list(sessions)
+    complete = [_complete_session(each.synchronize()) for each in given]
+    where = open_store(store) if isinstance(store, str) else store or default_store()
+    ancestors = AncestorWriter(where, running=runs_above.get())
+    open_logs = open_logs_of(where)
+    _result(open_logs.lane.put(partial(ancestors.keep_many, complete)))
+    for each in complete:
+        _hold_late(open_logs, each.cell)
+    return [stands_at(where, each.id) for each in given]
+
+
+def _hold_late(open_logs: OpenLogs, cell: Deferred[Any]) -> None:
+    """Add what came to a session at the end of its run, which may still be on its way."""
+    writer = open_logs.get(cell)
+    if writer is not None and cell.owner is not None:
+        _result(writer.hold(cell.result().record))
 
 
 def stands_at(store: SessionStore, session: UUID) -> str:

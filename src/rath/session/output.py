@@ -15,6 +15,7 @@ from uuid import UUID
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
+from rath._core.references import Reduction, Referenced
 from rath._core.text import one_line_preview
 from rath.errors import InvalidRequestError, OutputError
 from rath.llm.evidence import Exchange
@@ -42,7 +43,7 @@ PREVIEW_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OutputForm:
+class OutputForm(Referenced):
     """A type that an answer shall have; made once for any number of answers."""
 
     name: str
@@ -59,6 +60,13 @@ class OutputForm:
 
     read: Callable[[str], Any]
     """Gives the object that a JSON text makes, or raises Unfit; runs the type's own validators."""
+
+    wanted: Any = None
+    """The type itself; None in a replay."""
+
+    def _pickle_reference(self) -> Reduction:
+        """Return the type, of which all else is made."""
+        return output_form, (self.wanted,)
 
     def read_answer(self, text: str) -> Any:
         """Return the object that stands in what a model said: all of it, or a fenced block.
@@ -93,7 +101,7 @@ def output_form(wanted: object) -> OutputForm:
     schema, is_wrapped, read = read_type(wanted)
     name = _NOT_IN_A_NAME.sub("_", getattr(wanted, "__name__", "")).strip("_")
     name = name[:64] or "answer"
-    return OutputForm(name, schema, output_spec(name, schema), is_wrapped, read)
+    return OutputForm(name, schema, output_spec(name, schema), is_wrapped, read, wanted)
 
 
 class TypedReading(SessionBase):

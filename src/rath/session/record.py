@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID, uuid4
 
@@ -16,7 +17,9 @@ from rath._core.options import ValueScope
 from rath._core.vector import Vector
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
+from rath.backend.start import WorkspaceStart
 from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.evidence import CallEvidence
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import CUT, AssistantTurn, UserText, address
@@ -27,7 +30,16 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 OperationKind = Literal[
-    "loop", "compress", "select", "fork", "detach", "merge", "delegate", "memory", "check"
+    "loop",
+    "compress",
+    "select",
+    "fork",
+    "detach",
+    "merge",
+    "delegate",
+    "memory",
+    "check",
+    "map",
 ]
 Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed"]
 Workspace = Literal["share", "copy", "undo", "ours", "theirs", "three-way"]
@@ -214,6 +226,10 @@ class ToolRun(RecordEntry, frozen=True, kw_only=True, tag="tool_run"):
     effect_gaps: tuple[str, ...] = ()
     """Why effects may be missing, in words."""
 
+    start: WorkspaceStart | None = None
+    """The files of its sandbox before the first operation there, where the run knows them; at the
+    first call of the run that ran in it."""
+
     decision: UUID | None = None
     """The decision that allowed the call."""
 
@@ -303,7 +319,64 @@ class Change(RecordEntry, frozen=True, kw_only=True, tag="change"):
     """Which of the calls of that row it is."""
 
 
-Entry = Operation | ModelCall | ToolRun | Summary | Verdict | Interrupt | Decision | Change
+class JobStart(RecordEntry, frozen=True, kw_only=True, tag="job_start"):
+    """A driver started a job, or went on with it."""
+
+    name: str
+    workflow: str
+    """`module:qualname` of the workflow."""
+
+    workflow_digest: str
+    """sha256 over its printed form: its class, parts, prompts and models."""
+
+    items_digest: str
+    """sha256 over the keys and the digests of the rows of the items, in order."""
+
+    n_items: int
+    """Items times epochs."""
+
+    engine: str
+    settings: Mapping[str, Any] = {}
+    """Concurrency, retries, timeout, limits: what differs from the defaults."""
+
+
+class ItemRun(RecordEntry, frozen=True, kw_only=True, tag="item_run"):
+    """An attempt at an item of a job ended."""
+
+    key: str
+    epoch: int = 0
+    run: UUID
+    """The key of its run, a function of job, key and epoch."""
+
+    attempt: int
+    """From 1; each error of an earlier attempt stays in the record."""
+
+    status: Literal["done", "failed", "waiting", "cancelled"]
+    session: UUID | None = None
+    """The output of the run, None where it has made none."""
+
+    error: str | None = None
+    worker: str = ""
+    """Host and process that carried it out."""
+
+    seconds: float | int = 0.0
+    usage: RathLLMTokenUsage | None = None
+    usd: Decimal | None = None
+    """Tokens and US dollars of the run by then, over all attempts; None where not known."""
+
+
+Entry = (
+    Operation
+    | ModelCall
+    | ToolRun
+    | Summary
+    | Verdict
+    | Interrupt
+    | Decision
+    | Change
+    | JobStart
+    | ItemRun
+)
 Record = Vector[Entry]
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function, lazy_modules
+from rath._core.references import Reduction, Referenced
 from rath._core.text import short_id
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
@@ -53,6 +54,8 @@ else:
 # They are written against the class.
 _save = lazy_function("rath.session.loading", "save")
 _load_stored = lazy_function("rath.session.loading", "load_stored")
+_stored_at = lazy_function("rath.session.loading", "stored_at")
+_load_reference = lazy_function("rath.session.loading", "load_reference")
 _follow = lazy_function("rath.session.streaming", "follow")
 _stream = lazy_function("rath.session.streaming", "stream")
 _replay_session = lazy_function("rath.session.run.replay", "replay_session")
@@ -113,7 +116,7 @@ _INSTEAD = {
 """What does the work of a setter, for the public attributes that have something of the kind."""
 
 
-class Session(Branching, Checking, Deciding, TypedReading):
+class Session(Branching, Checking, Deciding, TypedReading, Referenced):
     """A node of the session graph: rows and record that never change, and where tools run.
 
     Operations return new sessions. A session made by a run is there at once while the run goes
@@ -359,6 +362,14 @@ class Session(Branching, Checking, Deciding, TypedReading):
         """
         return last_text(self.chunk_table, self.record)
 
+    def _pickle_reference(self) -> Reduction:
+        """Return store and id; waits until the session is written there.
+
+        Raises:
+            TypeError: Its run goes on, or it is stored nowhere.
+        """
+        return session_again, _stored_at(self)
+
     def __await__(self) -> Generator[Any, Any, Session]:
         """Wait in any event loop; cancelling the wait leaves the run alone."""
         yield from self._cell.__await__()
@@ -425,6 +436,12 @@ class Session(Branching, Checking, Deciding, TypedReading):
         if self.is_pending:
             return show_pending(self.id, self.lineage_operator)
         return show_session(self.id, self.partial_table, self.lineage_operator)
+
+
+def session_again(url: str, session: UUID) -> Session:
+    """Return the session that a reference means: it is loaded at once, and that blocks."""
+    loaded: Session = _load_reference(url, session)
+    return loaded
 
 
 def _check_text(text: str) -> str:

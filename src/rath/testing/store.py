@@ -10,7 +10,7 @@ from uuid import UUID
 
 from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
-from rath.errors import PersistenceError, SessionBusy
+from rath.errors import PersistenceError, SessionBusy, SessionChanged
 from rath.session.log.store import SessionLog, SessionStore, StoredLog
 
 __all__ = ["FakeSessionStore"]
@@ -68,7 +68,9 @@ class FakeSessionStore(SessionStore):
     def create(self, session: UUID) -> SessionLog:
         with self.busy:
             if self.find_log(session) is not None:
-                raise PersistenceError(f"a log of session {session} is there already; reopen it")
+                raise SessionChanged(
+                    session, f"a log of session {session} is there already; reopen it"
+                )
             return self.open(session, MemoryLog())
 
     def reopen(self, session: UUID, keep: int, *, size: int | None = None) -> SessionLog:
@@ -79,9 +81,10 @@ class FakeSessionStore(SessionStore):
             log = self.open(session, entry)
             if len(entry.data) < keep or size not in {None, len(entry.data)}:
                 log.abandon()
-                raise PersistenceError(
+                raise SessionChanged(
+                    session,
                     f"the log of session {session} has {len(entry.data)} bytes, not as many as "
-                    "when it was read; load it again"
+                    "when it was read; load it again",
                 )
             if entry.data[keep:]:
                 self.asides.append(bytes(entry.data[keep:]))

@@ -99,6 +99,8 @@ class Evidence {
       case "tool": return [title, common, this.#toolParts(entry, null)];
       case "summary": return [title, common, this.#summary(entry)];
       case "verdict": return [title, common, part("Verdict", facts(["judged by", h("code", null, whole(entry.judge))], ["score", entry.score], ["workspace", digest(entry.workspace)])), entry.report ? part("Report", textBox(entry.report, "code")) : null];
+      case "job": return [title, common, part("Job", facts(["workflow", h("code", null, whole(entry.workflow))], ["engine", entry.engine], ["items", entry.n]))];
+      case "item": return [title, common, part("Item", facts(["key", h("code", null, whole(entry.key))], ["attempt", entry.attempt], ["session", entry.session])), entry.error ? part("Error", textBox(entry.error)) : null];
       case "interrupt": return [title, common, part("Waits for", facts(["reason", entry.reason], ["calls", (entry.calls ?? []).join(", ")], ["session", entry.child]), entry.question ? textBox(entry.question) : null)];
       case "decision": return [title, common, part("Decision", facts(["choice", whole(entry.choice)], ["by", entry.by], ["tool", entry.tool], ["call", entry.call]), entry.args ? objectBox(entry.args) : null, entry.edited ? objectBox(entry.edited) : null, entry.text ? textBox(entry.text) : null)];
       case "change": return [title, common, part("Changed by a hook", facts(["hook", h("code", null, entry.hook)], ["call", entry.call])), part("Before", this.#kept(entry.before)), part("After", this.#kept(entry.after))];

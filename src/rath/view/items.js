@@ -94,6 +94,12 @@ function eventLine(book, entry) {
       return { mark: "▸", kind: "warn", name: `${entry.by} decided`, text: line(entry.choice) };
     case "change":
       return { mark: "✎", kind: "warn", name: `hook changed the ${entry.what}`, text: [entry.hook, entry.call].filter(Boolean).join(" ") };
+    case "job":
+      return { mark: "▶", kind: "quiet", name: `job ${entry.name}`, text: `${count(entry.n, "item")} on ${entry.engine}` };
+    case "item": {
+      const [mark, kind] = { done: ["✓", "good"], waiting: ["‖", "warn"] }[entry.status] ?? ["✗", "bad"];
+      return { mark, kind, name: `item ${entry.epoch ? `epoch ${entry.epoch} ` : ""}${entry.status}`, text: line(entry.error ?? entry.key) };
+    }
     case "summary":
       return { mark: "≡", kind: "quiet", name: "summary", text: `in place of ${count(entry.n, "row")}` };
     default:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
-from psycopg.pq import TransactionStatus
 
 from rath._core.blobs import Blob
 from rath.errors import PersistenceError
-from rath.session.log.postgres import Address, PostgresStore, SharedConnection
+from rath.session.log.postgres import PostgresStore
 from rath.session.persistence.store.postgres import postgres_store
+from tests.support.postgres_proxy import running_proxy
 from tests.support.postgres_server import PASSWORD, PostgresServer
 
 ID = UUID(int=7)
@@ -71,18 +70,44 @@ def test_a_lost_lock_ends_a_writer(
     log.append(b"1\n")
     with postgres.connect() as connection:
         schema = url.partition("schema=")[2]
-        connection.execute(f"UPDATE {schema}.logs SET epoch = epoch + 1")
+        connection.execute(f"UPDATE {schema}.logs SET epoch = epoch + 1, owner = NULL")
     with pytest.raises(PersistenceError, match="was deleted, or gone on with, by somebody else"):
         log.append(b"2\n")
     log.abandon()
     again = other.reopen(ID, 2)
     again.append(b"3\n")
     with postgres.connect() as connection:
-        connection.execute(f"UPDATE {schema}.logs SET epoch = epoch + 1")
+        connection.execute(f"UPDATE {schema}.logs SET epoch = epoch + 1, owner = NULL")
     with pytest.raises(PersistenceError, match="by somebody else meanwhile"):
         again.finish()
     assert data_of(other) == b"1\n3\n"
     other.close()
+
+
+@pytest.mark.parametrize("change", ["reopen", "rewrite", "restart"])
+def test_a_log_is_free_where_the_answer_to_its_change_was_lost(
+    postgres: PostgresServer, change: str
+) -> None:
+    with running_proxy(postgres) as proxy:
+        store = postgres_store(proxy.url())
+        log = store.create(ID)
+        log.append(b"1\n2\n")
+        log.finish()
+        changes: dict[str, Callable[[], object]] = {
+            "reopen": lambda: store.reopen(ID, 2),
+            "rewrite": lambda: store.rewrite(ID, b"1\n", size=4),
+            "restart": lambda: store.restart(ID, b"1\n", size=4),
+        }
+        proxy.lose_answer_to(b"COMMIT")
+        with pytest.raises(PersistenceError):
+            changes[change]()
+        assert data_of(store) == b"1\n"
+        assert not store.is_being_written(ID)
+        again = store.reopen(ID, 2, size=2)
+        again.append(b"3\n")
+        again.finish()
+        assert data_of(store) == b"1\n3\n"
+        store.close()
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: object) -> None:
@@ -166,10 +191,31 @@ def test_newer_tables_are_left_alone(
 ) -> None:
     store.stamps()
     with postgres.connect() as connection:
-        connection.execute(f"UPDATE {url.partition('schema=')[2]}.version SET version = 2")
+        connection.execute(f"UPDATE {url.partition('schema=')[2]}.version SET version = 3")
     newer = postgres_store(url)
-    with pytest.raises(PersistenceError, match=r"have version 2, and this version .* knows 1"):
+    with pytest.raises(PersistenceError, match=r"have version 3, and this version .* knows 2"):
         newer.stamps()
+
+
+def test_tables_of_the_first_version_go_on(
+    store: PostgresStore, postgres: PostgresServer, url: str
+) -> None:
+    log = store.create(ID)
+    log.append(b"1\n")
+    log.finish()
+    schema = url.partition("schema=")[2]
+    with postgres.connect() as connection:
+        # As it was before a log named its owner.
+        connection.execute(f"ALTER TABLE {schema}.logs DROP COLUMN owner")
+        connection.execute(f"DROP TABLE {schema}.facts")
+        connection.execute(f"UPDATE {schema}.version SET version = 1")
+    newer = postgres_store(url)
+    again = newer.reopen(ID, 2)
+    again.append(b"2\n")
+    assert newer.is_being_written(ID)
+    again.finish()
+    assert data_of(newer) == b"1\n2\n"
+    newer.close()
 
 
 def test_many_that_come_first_make_the_tables_once(postgres: PostgresServer) -> None:
@@ -259,22 +305,6 @@ def test_a_fork_has_no_connection(store: PostgresStore, monkeypatch: pytest.Monk
         with pytest.raises(PersistenceError, match="the connection that held the lock broke"):
             log.append(b"2\n")
     log.abandon()
-
-
-def test_an_interrupt_in_a_transaction_gives_the_connection_up(url: str) -> None:
-    link = SharedConnection(Address.from_url(url))
-
-    def interrupted(connection: psycopg.Connection) -> None:
-        connection.execute("BEGIN")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        link.run("waiting", interrupted)
-    assert link.life == 1
-    status = link.run("asking", lambda connection: connection.info.transaction_status)
-    assert (status, link.life) == (TransactionStatus.IDLE, 2)
-    link.close()
-    link.close()
 
 
 def test_a_rewrite_is_all_or_nothing(

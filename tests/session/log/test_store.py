@@ -14,6 +14,7 @@ import pytest
 from rath.config import ConfigStore
 from rath.config.schema import SessionsConfig
 from rath.errors import ConfigError, MissingExtra, PersistenceError, StoreNotFound, UntrustedConfig
+from rath.session.log.store import find_store, portable_url
 from rath.session.persistence import (
     ensure_sessions_dir,
     session_file,
@@ -26,6 +27,7 @@ from rath.session.persistence.store import (
     stores,
 )
 from rath.testing import FakeSessionStore
+from tests.support import canaries
 from tests.support.machine import trust
 
 
@@ -144,3 +146,17 @@ def test_the_directory_of_sessions_is_created_or_the_reason_is_named(home: Path)
     sessions_dir().touch()
     with pytest.raises(PersistenceError, match="cannot be created"):
         ensure_sessions_dir()
+
+
+def test_the_same_store_is_found_by_a_directory_and_its_url(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "a b"))
+    url = portable_url(store)
+    assert url is not None
+    assert find_store(url) is store
+
+
+def test_login_and_password_are_no_part_of_the_url_of_a_store() -> None:
+    login = f"postgres://{canaries.MARK}:{canaries.MARK}@db.example:5433/runs"
+    store = open_store(f"{login}?schema=s&password={canaries.MARK}&sslmode=prefer")
+    assert portable_url(store) == "postgres://db.example:5433/runs?schema=s&sslmode=prefer"
+    assert find_store("postgres://db.example:5433/runs?schema=s&sslmode=prefer") is store

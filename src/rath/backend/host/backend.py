@@ -31,6 +31,7 @@ from rath.backend.host.process import (
     run_process,
 )
 from rath.backend.host.sandbox import DirectorySandbox, HostSandbox, LayeredSandbox, remove_owned
+from rath.backend.host.scan import start_of_tree
 from rath.backend.host.snapshots import TREES, HostSnapshot, freeze_tree, initial_snapshot
 from rath.backend.results import (
     CodeResult,
@@ -41,6 +42,7 @@ from rath.backend.results import (
     tool_failure_from,
 )
 from rath.backend.snapshots import Seed, UnopenedFiles
+from rath.backend.start import WorkspaceStart
 from rath.backend.tool_types import (
     ALL_CALLS,
     BackendTool,
@@ -197,6 +199,16 @@ class HostBackend(Backend):
                 return await runtime().call_in_worker(digest)
         except CopyFailed as exc:
             raise BackendError(f"the files of {native.handle!r} are lost: {exc}") from exc
+
+    async def astart(self, native: HostSandbox) -> WorkspaceStart:
+        if not native.effects.is_on:
+            return WorkspaceStart(reason="the policy of effects says is_on=False")
+        try:
+            async with native.reading():
+                door = native.workspace.door
+                return await runtime().call_in_worker(partial(start_of_tree, door, native.effects))
+        except (CopyFailed, OSError) as exc:
+            return WorkspaceStart(reason=f"it could not be read: {exc}")
 
     def freeze(self, sandbox: BackendSandbox) -> HostSnapshot:
         """Return the files of its workspace as they are now; O(1), on any thread.

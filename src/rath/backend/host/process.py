@@ -12,9 +12,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextvars import Context
 from dataclasses import field
 from functools import partial
 from typing import IO
@@ -51,10 +50,12 @@ INHERITED = frozenset(
 """Variables of this process that commands see, with all `LC_*`; keys and tokens stay out."""
 
 
-def environment(*added: Mapping[str, str] | None) -> dict[str, str]:
+def environment(
+    *added: Mapping[str, str] | None, names: Collection[str] = INHERITED
+) -> dict[str, str]:
     """Return what a command sees: the few inherited variables, then each of `added` in turn."""
     variables = {
-        name: os.environ[name] for name in os.environ if name in INHERITED or name.startswith("LC_")
+        name: os.environ[name] for name in os.environ if name in names or name.startswith("LC_")
     }
     for more in added:
         variables.update(more or {})
@@ -125,7 +126,7 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
             for capture in captures.values():
                 capture.start_reading()
             left = max(limit - (time.perf_counter() - started), 0.0)
-            await _wait_for_end(running.ended, left)
+            await asyncio.wait([running.ended], timeout=left)
             timed_out = not running.ended.done()
         except BaseException:
             await running.end()
@@ -158,18 +159,6 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
     finally:
         for capture in captures.values():
             capture.drop()
-
-
-async def _wait_for_end(ended: asyncio.Future[None], seconds: float) -> None:
-    """Wait for the end of a process, so many seconds at most."""
-    loop = asyncio.get_running_loop()
-    timed_out: asyncio.Future[None] = loop.create_future()
-    # In no context: a timer that is cancelled stays in the loop as long as earlier ones wait.
-    timer = loop.call_later(seconds, set_done, timed_out, context=Context())
-    try:
-        await asyncio.wait([ended, timed_out], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        timer.cancel()
 
 
 async def _started(

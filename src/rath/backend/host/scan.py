@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from hashlib import sha256
 from operator import attrgetter
 from typing import Protocol, cast
@@ -25,8 +26,11 @@ from rath.backend.changes import (
     ScannedFile,
     StatKey,
     TreeState,
+    manifest_digest,
 )
+from rath.backend.host.git import git_start
 from rath.backend.host.paths import MAX_DEPTH, OPEN_DIRECTORY, descriptor, is_temporary
+from rath.backend.start import MAX_START_FILES, WorkspaceStart, packed_start
 
 RACY_NS = 20_000_000
 """A file that changed so shortly before it was read may change again within the same time stamp
@@ -123,6 +127,28 @@ def fill(
                     descriptor(_open_below(fd, above + slash)) as directory,
                 ):
                     _, seen.state = _read(directory, name, seen.mode, limit, keep)
+
+
+def start_of_tree(root: str, policy: EffectPolicy) -> WorkspaceStart:
+    """Return the files that stand below `root` for the record, where they are few; blocks."""
+    if (start := git_start(root, policy)) is not None:
+        return start
+    few = replace(policy, max_files=min(policy.max_files, MAX_START_FILES))
+    state = stat_scan(root, few)
+    if state.is_too_large:
+        return WorkspaceStart(reason=f"it had more than {few.max_files} files")
+    if sum(seen.size for seen in state.files.values()) > MAX_BLOB_BYTES:
+        return WorkspaceStart(reason=f"its files had more than {MAX_BLOB_BYTES} bytes")
+    contents: dict[str, bytes] = {}
+    if state.files:
+        fill(root, state, list(state.files), keep=contents.__setitem__)
+    manifest = state.manifest()
+    if manifest is None or state.others:
+        return WorkspaceStart(reason="not all in it are files that can be read")
+    if not policy.keep_contents and manifest:
+        why = "the policy of effects says keep_contents=False"
+        return WorkspaceStart(digest=manifest_digest(manifest), reason=why)
+    return packed_start(manifest, contents)
 
 
 class _Scan:

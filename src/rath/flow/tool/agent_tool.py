@@ -11,6 +11,7 @@ from typing import Any, Literal, assert_never, get_args
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.options import origin_of
+from rath._core.references import Reduction, Referenced
 from rath.backend.results import ToolExecutionFailure
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.options import TOOL_NAME, CallOptions, check_kind
@@ -104,7 +105,7 @@ class AgentTool(FlowToolCall):
                 "such as as_tool('researcher')"
             )
         check_kind("description", description, str, "a str")
-        chosen = options or AgentToolOptions()
+        chosen = self._options = options or AgentToolOptions()
         self._workflow = workflow
         self._name = name
         self._description = description
@@ -114,6 +115,12 @@ class AgentTool(FlowToolCall):
         self.timeout = chosen.timeout
         self.parallel_safe = chosen.parallel_safe
         self.approval = chosen.approval
+
+    def _pickle_reference(self) -> Reduction:
+        """Return what does the task, which is pickled by its own rule, and how it is called."""
+        return _agent_tool_again, (
+            type(self), self._workflow, self._name, self._description, self._options
+        )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -149,6 +156,16 @@ class AgentTool(FlowToolCall):
             child = session.delegate(str(arguments["task"]), images=pictures)
             child_run = self._workflow(child)
         return _Answer(child_run)
+
+
+def _agent_tool_again(
+    kind: type[AgentTool],
+    workflow: Callable[[Session], Session],
+    name: str,
+    description: str,
+    options: AgentToolOptions,
+) -> AgentTool:
+    return kind(workflow, name, description=description, options=options)
 
 
 class _Answer:
@@ -221,7 +238,7 @@ _STOPPED: Mapping[type[Outcome], tuple[str, str]] = {
 """The kind of failure and its words, by the outcome of a run that was stopped."""
 
 
-class TaskTaking:
+class TaskTaking(Referenced):
     """What a model can hand a task, once it is made a tool."""
 
     __slots__ = ()

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rath._core.options import origin_of
+from rath._core.references import Reduction, Referenced, not_portable
+from rath.config.redaction import find_secret_attribute
 from rath.session import Session
 from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["FlowToolCall"]
 
 
-class FlowToolCall(ABC):
+class FlowToolCall(Referenced, ABC):
     """A function with a JSON Schema that a model may call during a run.
 
     Subclass it and give `name`, `parameters` and `__call__`, which may be `def` or `async def`.
@@ -32,6 +34,15 @@ class FlowToolCall(ABC):
     approval: ApprovalRule = "never"
     """Whether somebody must allow a call before it is made: "never", "always", or a function that
     gets a `CallRequest` and says so."""
+
+    def _pickle_reference(self) -> Reduction | None:
+        """Return None: its class and its attributes.
+
+        Raises:
+            TypeError: An attribute holds what must not travel.
+        """
+        refuse_secrets(self)
+        return None
 
     @property
     @abstractmethod
@@ -68,3 +79,17 @@ class FlowToolCall(ABC):
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """Return what a call works on: calls with equal keys never overlap."""
         return ("safe", self.name) if self.parallel_safe else ("global",)
+
+
+def refuse_secrets(owner: object) -> None:
+    """Refuse to send an object whose attributes may hold a secret.
+
+    Raises:
+        TypeError: One may; the text names it.
+    """
+    place = find_secret_attribute(owner)
+    if place is not None:
+        raise not_portable(
+            f"{type(owner).__name__}.{place} may hold a secret, which must not travel",
+            "leave it out, and read it from the environment where it is used",
+        )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rath._async.runtime import Runtime, runtime
+from rath._core.references import Reduction, not_portable
 from rath._core.text import cut_middle, one_line_preview, valid_unicode
 from rath.backend.results import ToolExecutionFailure
 from rath.errors import (
@@ -74,6 +75,12 @@ class MCPToolCall(FlowToolCall):
         effects: What repeating a call would do. A read-only tool may run beside others.
         origin: Where it comes from, for the record; by default its server's program or address.
     """
+
+    def _pickle_reference(self) -> Reduction:
+        raise not_portable(
+            f"the tool {self.name!r} works over an open connection to an MCP server",
+            "connect to the server where the tool is used, as in a factory of the workflow",
+        )
 
     def __init__(
         self,

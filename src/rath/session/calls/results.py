@@ -16,6 +16,7 @@ from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
+from rath.backend.start import WorkspaceStart
 from rath.session.bindings import Placement
 from rath.session.calls.requests import INTERRUPTED
 from rath.session.chunk import ChunkRow, RowId, tool_feedback_chunk
@@ -84,6 +85,9 @@ class CallResult:
     effect_gaps: tuple[str, ...] = ()
     sandbox: SandboxIdentity | None = None
     """Where it ran, as it was when it ended; None for a call that was never made."""
+
+    start: WorkspaceStart | None = None
+    """With what files its sandbox began, where no call of the run before it tells that."""
 
     is_cut_off: bool = False
     """Whether the run ended while it ran, or it waits: there is no result that a model could
@@ -185,6 +189,7 @@ def tool_run_entry(
         full=None if result.full is None else full_blob(result.full),
         file_effects=finished.effects,
         effect_gaps=finished.effect_gaps,
+        start=finished.start,
         decision=finished.decision,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, MutableMapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from rath._async.deferred import Deferred
+from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
 from rath.backend.workspace import WorkspaceRef
 from rath.errors import PersistenceError
@@ -24,7 +25,7 @@ from rath.session.graph.recording import Edge
 from rath.session.log.build import ParsedLog, parse_log
 from rath.session.log.header import Identity, LogStart, beginning
 from rath.session.log.reader import read_lines
-from rath.session.log.store import SessionLog, SessionStore, StoredLog
+from rath.session.log.store import CompleteLog, SessionLog, SessionStore, StoredLog
 from rath.session.log.writer import LogWriter, Opening, SerialQueue
 from rath.session.open_calls import own_operation
 from rath.session.outcome import Suspended
@@ -53,6 +54,34 @@ class CompleteSession:
         """The content."""
         body: Body = self.cell.result()
         return body
+
+
+class LogBuffer(SessionLog):
+    """The lines of a log in memory, to be stored with others."""
+
+    def __init__(self, session: UUID, where: str) -> None:
+        self.session, self.where = session, where
+        self._data: list[bytes] = []
+        self._blobs: list[Blob] = []
+        self._is_closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._is_closed
+
+    def append(self, data: bytes, *, blobs: Collection[Blob] = (), durable: bool = False) -> None:
+        self._data.append(data)
+        self._blobs += blobs
+
+    def finish(self) -> None:
+        self._is_closed = True
+
+    def abandon(self) -> None:
+        self._is_closed = True
+
+    def complete(self) -> CompleteLog:
+        """Return what was appended."""
+        return CompleteLog(self.session, b"".join(self._data), self._blobs)
 
 
 class AncestorWriter:
@@ -100,12 +129,64 @@ class AncestorWriter:
         self._note_place(complete.cell, complete.who.place)
         return writer
 
-    def stored(self, parents: Sequence[Edge]) -> list[Edge]:
+    def keep_many(self, sessions: Sequence[CompleteSession]) -> None:
+        """Store sessions and all that they came from, in few round trips where the store can.
+
+        Raises:
+            PersistenceError: One cannot be written.
+        """
+        created = self._create_many(sessions) if self._store.writes_many else set[UUID]()
+        for complete in sessions:
+            if complete.who.session not in created:
+                self.keep(complete)
+
+    def _create_many(self, sessions: Sequence[CompleteSession]) -> set[UUID]:
+        """Store those that have ended and are not known to be there, and their ancestors.
+
+        Returns:
+            Which are stored, here or before.
+        """
+        edges = [edge for complete in sessions for edge in complete.who.provenance.parents]
+        unknown = [CompleteSession.of_parent(edge) for edge in self._missing(edges)]
+        unknown += [each for each in sessions if self._writer_of(each.cell, each.late) is None]
+        new = {each.who.session: each for each in unknown if self._is_creatable(each)}
+        buffers: dict[UUID, tuple[LogWriter, LogBuffer]] = {}
+        for session, complete in new.items():
+            writer, log = LogWriter(self._store, session), LogBuffer(session, self._store.where)
+            parents = self.stored(complete.who.provenance.parents, new)
+            first = beginning(complete.who, complete.body, parents=parents)
+            # What came late is added once the log is there.
+            now = replace(complete, late=None)
+            write_complete(writer, partial(_buffer, log), first, now)
+            buffers[session] = writer, log
+        created = self._store.create_many([log.complete() for _, log in buffers.values()])
+        for session, (writer, _) in buffers.items():
+            if session not in created:
+                self._keep(new[session])
+                continue
+            self._open_logs.put(new[session].cell, writer)
+            late = new[session].late
+            if late is not None:
+                writer.hold(late).result()
+        return set(new)
+
+    def _is_creatable(self, complete: CompleteSession) -> bool:
+        """Tell whether a session is complete, and no log of it is known that is to be replaced."""
+        session, unfinished = complete.who.session, complete.body.unfinished
+        has_ended = session not in self._running and (unfinished is None or unfinished.has_ended)
+        is_outdated = session in self._open_logs.outdated
+        return has_ended and not is_outdated and running_writer(session) is None
+
+    def stored(self, parents: Sequence[Edge], known: Container[UUID] = ()) -> list[Edge]:
         """Return the parents that are stored, of which ranges can be told.
 
         One may have been deleted since it was kept; what it held stands in the child then. One
         that only passes on that another waits is made anew when that goes on, with other rows: in
         its place those stand that it came from.
+
+        Args:
+            parents: Whose.
+            known: Sessions that are stored, or will be at once with what is asked for.
         """
         edges: dict[UUID, Edge] = {}
         todo = list(parents[::-1])
@@ -115,7 +196,7 @@ class AncestorWriter:
                 continue
             if _is_passed_on(edge):
                 todo += edge.provenance.parents[::-1] if edge.provenance is not None else ()
-            elif self._store.holds(edge.id):
+            elif edge.id in known or self._store.holds(edge.id):
                 edges[edge.id] = edge
         return list(edges.values())
 
@@ -339,6 +420,10 @@ def _new_log(log: StoredLog | None, store: SessionStore, session: UUID) -> Sessi
     return log if log.is_finished else store.reopen(session, 0, size=len(log.data))
 
 
+def _buffer(log: LogBuffer, _store: SessionStore, _session: UUID) -> SessionLog:
+    return log
+
+
 def _reopened(keep: int, size: int, store: SessionStore, session: UUID) -> SessionLog:
     return store.reopen(session, keep, size=size)
 
@@ -506,12 +591,18 @@ _writing: dict[UUID, LogWriter] = {}
 
 def open_logs_of(store: SessionStore) -> OpenLogs:
     """Return the open logs of a store."""
-    return _by_store.setdefault((store.name, store.where), OpenLogs())
+    return _open_logs_at((store.name, store.where))
 
 
 def open_session_files() -> OpenLogs:
     """Return the open logs of files that hold a whole session each."""
-    return _by_store.setdefault(_FILES, OpenLogs())
+    return _open_logs_at(_FILES)
+
+
+def _open_logs_at(key: tuple[str, str]) -> OpenLogs:
+    # Looked up first: making one costs more than all else that a run asks of it.
+    known = _by_store.get(key)
+    return known if known is not None else _by_store.setdefault(key, OpenLogs())
 
 
 def writers_of(cell: Deferred[Any]) -> tuple[LogWriter, ...]:

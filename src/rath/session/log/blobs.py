@@ -15,7 +15,7 @@ from rath._core.files import FileLock, atomic_write_bytes
 from rath._core.retention import in_trash
 from rath.errors import PersistenceError
 from rath.llm.image import MAX_IMAGE_BYTES
-from rath.session.log.store import (
+from rath.session.log.paths import (
     INDEX_FILE_NAME,
     PARTIAL_SUFFIX,
     SESSION_FILE_SUFFIX,

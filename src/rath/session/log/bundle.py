@@ -35,8 +35,13 @@ from rath._core.files import atomic_write_bytes
 from rath.errors import PersistenceError, SessionDamaged
 from rath.session.events import AgentRows, Event, PendingResult, Row
 from rath.session.log.json_lines import checked_sum
+from rath.session.log.paths import os_errors
 from rath.session.log.reader import read_lines
-from rath.session.log.store import SessionLog, SessionStore, StoredLog, os_errors
+from rath.session.log.store import (
+    SessionLog,
+    SessionStore,
+    StoredLog,
+)
 from rath.session.record import Operation
 
 VERSION = 2

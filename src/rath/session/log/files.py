@@ -38,18 +38,20 @@ from rath._core.files import (
 from rath._core.retention import TRASH_DIR_NAME, empty_trash, in_trash
 from rath.errors import PersistenceError, SessionBusy
 from rath.session.log.blobs import BlobStore
-from rath.session.log.store import (
+from rath.session.log.paths import (
     PARTIAL_SUFFIX,
     SESSION_FILE_SUFFIX,
     SESSION_PARTIAL_SUFFIX,
-    Log,
-    LogDriver,
-    LogStore,
-    StoredLog,
     ensure_private,
     os_errors,
     partial_path_of,
     sessions_dir,
+)
+from rath.session.log.store import (
+    Log,
+    LogDriver,
+    LogStore,
+    StoredLog,
 )
 
 __all__ = ["FileStore", "file_store", "read_consistent"]

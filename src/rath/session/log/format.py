@@ -554,6 +554,8 @@ def _entry(entry: ToolRun | Decision | Interrupt) -> Struct:
         fields["sandbox"] = _bare(entry.sandbox)
     if isinstance(entry, ToolRun) and entry.file_effects:
         fields["file_effects"] = [_bare(effect) for effect in entry.file_effects]
+    if isinstance(entry, ToolRun) and entry.start is not None:
+        fields["start"] = _bare(entry.start)
     return structs.replace(entry, **fields) if fields else entry
 
 

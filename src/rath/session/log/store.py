@@ -14,37 +14,34 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
 from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
-from rath._core.persistent_dirs import PersistentKind
+from rath._core.references import Reduction, Referenced, not_portable
 from rath._core.registry import Registry
-from rath.errors import ConfigError, PersistenceError, SessionBusy, StoreNotFound
+from rath.errors import (
+    ConfigError,
+    PersistenceError,
+    RathError,
+    SessionBusy,
+    SessionChanged,
+    StoreNotFound,
+)
+from rath.session.log.paths import SESSIONS_DIR_NAME, os_errors
 
 if TYPE_CHECKING:
     from rath import config
-    from rath.config import env, paths
+    from rath.config import env, paths, redaction
 else:
-    config, env, paths = lazy_modules(
-        __name__, "rath.config", "rath.config.env", "rath.config.paths"
+    config, env, paths, redaction = lazy_modules(
+        __name__, "rath.config", "rath.config.env", "rath.config.paths", "rath.config.redaction"
     )
-
-
-__all__ = [
-    "SESSIONS_DIR_NAME",
-    "SESSION_FILE_SUFFIX",
-    "SESSION_PARTIAL_SUFFIX",
-    "ensure_sessions_dir",
-    "session_file",
-    "session_partial_file",
-    "sessions_dir",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +57,15 @@ class StoredLog:
 
     where: str
     """Where it stands, for messages: a path, or an address without secrets."""
+
+
+class CompleteLog(NamedTuple):
+    """All lines of a log, to be stored at once."""
+
+    session: UUID
+    data: bytes
+    blobs: Collection[Blob] = ()
+    """Content that the lines name."""
 
 
 class SessionLog(ABC):
@@ -105,7 +111,7 @@ class SessionLog(ABC):
         """Whether nothing can be written any more."""
 
 
-class SessionStore(ABC):
+class SessionStore(Referenced, ABC):
     """Logs by session, and content by digest; all methods block and may be called by any thread.
 
     A log has one writer at a time, in all processes. What is deleted can be brought back until the
@@ -117,6 +123,24 @@ class SessionStore(ABC):
 
     where: str
     """Where it is, for messages and for the name of its index; holds no secret."""
+
+    writes_many: bool = False
+    """Whether `create_many` takes fewer round trips than one log after the other."""
+
+    def _pickle_reference(self) -> Reduction:
+        """Return its URL without secrets: user and password are those of who unpickles it.
+
+        Raises:
+            TypeError: No URL leads to it.
+        """
+        url = portable_url(self)
+        if url is None:
+            raise not_portable(
+                f"the {self.name} store in {self.where} has no URL by which another process opens "
+                "it",
+                "open it with rath.session.persistence.store.open_store(URL)",
+            )
+        return find_store, (url,)
 
     @abstractmethod
     def create(self, session: UUID) -> SessionLog:
@@ -140,6 +164,27 @@ class SessionStore(ABC):
             PersistenceError: There is none, or somebody writes it, or it has less than `keep`
                 bytes, or not `size`.
         """
+
+    def create_many(self, logs: Sequence[CompleteLog]) -> set[UUID]:
+        """Store complete logs, durably, and return whose were stored: not those that were there.
+
+        A log that was there, or that somebody writes, stays as it is.
+
+        Raises:
+            PersistenceError: One cannot be written; others may be stored.
+        """
+        stored: set[UUID] = set()
+        for each in logs:
+            if self.holds(each.session) or self.is_being_written(each.session):
+                continue
+            log = self.create(each.session)
+            try:
+                log.append(each.data, blobs=each.blobs)
+                log.finish()
+            finally:
+                log.abandon()
+            stored.add(each.session)
+        return stored
 
     @abstractmethod
     def append_to_finished(
@@ -221,6 +266,36 @@ class SessionStore(ABC):
     @abstractmethod
     def stamps(self) -> Mapping[UUID, str]:
         """Return for each log a text that changes when the log does; cheap, reads no log."""
+
+    shares_facts: bool = False
+    """Whether what one process has read from logs is there for others."""
+
+    def shared_facts(self, kind: str, stamps: Mapping[UUID, str]) -> Mapping[UUID, bytes]:
+        """Return the facts that some process has read from logs in these very states.
+
+        Derived: whoever finds none reads the log.
+
+        Args:
+            kind: Which facts, and in what form.
+            stamps: The logs, each with its stamp.
+
+        Raises:
+            PersistenceError: They cannot be read.
+        """
+        del kind, stamps
+        return {}
+
+    def share_facts(self, kind: str, facts: Mapping[UUID, tuple[str, bytes]]) -> None:
+        """Keep facts for others, as long as their logs are there.
+
+        Args:
+            kind: Which facts, and in what form.
+            facts: The stamp of each log when it was read, and what was found.
+
+        Raises:
+            PersistenceError: They cannot be written.
+        """
+        del kind, facts
 
     @abstractmethod
     def is_being_written(self, session: UUID) -> bool:
@@ -438,9 +513,10 @@ class LogStore(SessionStore):
     def create(self, session: UUID) -> Log:
         with self._changing(self._lock(session, make=True), session) as driver:
             if driver.exists:
-                raise PersistenceError(
+                raise SessionChanged(
+                    session,
                     f"{self._place(session)} is there already; go on with it, delete it first, or "
-                    "take another id or path"
+                    "take another id or path",
                 )
             return Log(driver)
 
@@ -566,10 +642,11 @@ class LogStore(SessionStore):
         if not driver.exists:
             raise self._missing(driver.session)
         if driver.size < keep or size not in {None, driver.size}:
-            raise PersistenceError(
+            raise SessionChanged(
+                driver.session,
                 f"{self._place(driver.session)} has {driver.size} bytes, not the "
                 f"{keep if size is None else size} that it had when it was read; somebody has "
-                "changed it meanwhile: load it again"
+                "changed it meanwhile: load it again",
             )
 
 
@@ -621,6 +698,52 @@ def open_store(url: str | None = None) -> SessionStore:
     return opened
 
 
+def portable_url(store: SessionStore) -> str | None:
+    """Return a URL without secrets by which `find_store` opens the same store in another process.
+
+    None where there is none: of a store in memory, or one that was opened without a URL.
+    """
+    with _lock:
+        urls = [url for url, opened in _opened.items() if opened is store]
+    url = next(iter(urls), store.where)
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        # A directory, where the store keeps its files there.
+        return url if store.name == "files" and Path(url).is_absolute() else None
+    if scheme.lower() not in stores.names():
+        return None
+    parts = urlsplit(url)
+    options = [
+        each
+        for each in parts.query.split("&")
+        if not redaction.looks_secret(each.partition("=")[0])
+    ]
+    # No user either: whoever mistypes a URL may have a secret in that place.
+    host = parts.netloc.rpartition("@")[2]
+    query = "?" if options else ""
+    return f"{scheme}://{host}{parts.path}{query}{'&'.join(options)}"
+
+
+def find_store(url: str) -> SessionStore:
+    """Return the store of a URL of `portable_url`.
+
+    User and password are those of this process: of the store that is open or the default here,
+    where that is the same place, else what such a store finds by itself (`PGUSER`, `PGPASSWORD`,
+    `~/.pgpass`).
+
+    Raises:
+        StoreNotFound: No store has that scheme.
+        MissingExtra: What it needs is not installed.
+    """
+    with _lock:
+        candidates = list(_opened.values())
+    with contextlib.suppress(RathError):
+        candidates.append(default_store())
+    wanted = open_store(url)
+    same = (each for each in candidates if (each.name, each.where) == (wanted.name, wanted.where))
+    return next(same, wanted)
+
+
 def default_store() -> SessionStore:
     """Return the store that `OPENRATH_STORE` names, else that of the config, else `sessions_dir()`.
 
@@ -654,81 +777,3 @@ def _configured() -> str | None:
             config.check_trusted(layer, "sessions", "store")
             return url
     return None
-
-
-SESSIONS_DIR_NAME = "sessions"
-SESSION_FILE_SUFFIX = ".jsonl"
-PARTIAL_SUFFIX = ".__partial__"
-SESSION_PARTIAL_SUFFIX = SESSION_FILE_SUFFIX + PARTIAL_SUFFIX
-
-INDEX_FILE_NAME = "index.sqlite3"
-"""The index of the logs beside it; SQLite and its lock put more files with that beginning there."""
-
-_SESSION = PersistentKind("session", PersistenceError, "close its writer")
-
-
-def sessions_dir() -> Path:
-    """Return the directory of session files; creates nothing."""
-    return paths.resolve_config_dir() / SESSIONS_DIR_NAME
-
-
-def ensure_sessions_dir() -> Path:
-    """Create the directory of session files where it is missing, and return it.
-
-    Raises:
-        PersistenceError: It cannot be created.
-    """
-    return ensure_private(sessions_dir())
-
-
-def ensure_private(directory: Path) -> Path:
-    """Create a directory that only its owner can read, where it is missing, and return it.
-
-    Raises:
-        PersistenceError: It cannot be created.
-    """
-    with os_errors(directory, "cannot be created"):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return directory
-
-
-def session_file(session_id: UUID | str) -> Path:
-    """Return the file of a session that was closed.
-
-    Raises:
-        ValueError: `session_id` is not a UUID.
-    """
-    return sessions_dir() / f"{checked_id(session_id)}{SESSION_FILE_SUFFIX}"
-
-
-def session_partial_file(session_id: UUID | str) -> Path:
-    """Return the file of a session that is being written, or whose writer was cut off.
-
-    Raises:
-        ValueError: `session_id` is not a UUID.
-    """
-    return partial_path_of(session_file(session_id))
-
-
-def partial_path_of(path: Path) -> Path:
-    """Return the file under which `path` is written until it is complete."""
-    return path.with_name(path.name + PARTIAL_SUFFIX)
-
-
-def checked_id(session_id: UUID | str) -> UUID:
-    """Return a session id as a UUID: nothing else ever becomes part of a path.
-
-    Raises:
-        ValueError: It is not one.
-    """
-    return _SESSION.checked_id(session_id)
-
-
-@contextlib.contextmanager
-def os_errors(place: object, problem: str, advice: str = "") -> Generator[None]:
-    """Turn an OSError of a block into a PersistenceError: `<place> <problem>: <why><advice>`."""
-    try:
-        yield
-    except OSError as exc:
-        reason = exc.strerror or exc
-        raise PersistenceError(f"{place} {problem}: {reason}{advice}") from exc

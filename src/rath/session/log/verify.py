@@ -32,8 +32,9 @@ from rath.session.log.build import (
 )
 from rath.session.log.files import FileStore
 from rath.session.log.format import Encoder
+from rath.session.log.paths import checked_id
 from rath.session.log.reader import LineReader, read_lines
-from rath.session.log.store import SessionStore, checked_id, default_store
+from rath.session.log.store import SessionStore, default_store
 from rath.session.log.writer import LogExtent, lost_lines
 from rath.session.record import Entry, Operation, ToolRun
 
@@ -280,7 +281,8 @@ def _blobs_of(entry: Entry) -> Iterator[Blob]:
         return
     yield entry.shown
     sides = (side for effect in entry.file_effects for side in (effect.before, effect.after))
-    yield from (blob for blob in (entry.full, *sides) if blob is not None)
+    files = None if entry.start is None else entry.start.files
+    yield from (blob for blob in (entry.full, files, *sides) if blob is not None)
 
 
 def _counts(usage: RathLLMTokenUsage | None) -> tuple[int, int, int] | None:

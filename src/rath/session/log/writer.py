@@ -35,8 +35,13 @@ from rath.session.log.build import ParsedLog, parse_log
 from rath.session.log.files import FileStore
 from rath.session.log.format import Batch, Encoder
 from rath.session.log.header import LogStart, is_same_place, placement_line
+from rath.session.log.paths import INDEX_FILE_NAME
 from rath.session.log.reader import read_lines
-from rath.session.log.store import INDEX_FILE_NAME, SessionLog, SessionStore, StoredLog
+from rath.session.log.store import (
+    SessionLog,
+    SessionStore,
+    StoredLog,
+)
 from rath.session.record import Entry, Record, RecordEntry
 
 T = TypeVar("T")

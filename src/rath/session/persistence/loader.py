@@ -22,7 +22,8 @@ from rath.session.log.build import LogSource, ParsedLog
 from rath.session.log.files import FileStore
 from rath.session.log.header import PersistedSessionHeader, header_of
 from rath.session.log.index.store_index import ListedLog, StoreIndex
-from rath.session.log.store import SessionStore, checked_id, default_store
+from rath.session.log.paths import checked_id
+from rath.session.log.store import SessionStore, default_store
 from rath.session.log.verify import delete_session, prune_sessions
 from rath.session.outcome import Outcome
 from rath.session.record import Operation, Record

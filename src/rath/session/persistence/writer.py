@@ -14,7 +14,7 @@ from rath.session.log.ancestors import trailer_of
 from rath.session.log.files import FileStore
 from rath.session.log.format import Batch, Encoder
 from rath.session.log.header import Identity, header_line
-from rath.session.log.store import ensure_sessions_dir, session_file
+from rath.session.log.paths import ensure_sessions_dir, session_file
 from rath.session.session import Session
 
 __all__ = ["SessionWriter"]

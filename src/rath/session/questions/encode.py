@@ -104,7 +104,10 @@ def _entry(entry: Entry) -> Json:
     if isinstance(entry, ModelCall):
         return {"kind": "model_call", **_answer_json(AnsweredCall(None, entry))}
     kind = "tool_run" if isinstance(entry, ToolRun) else type(entry).__name__.lower()
-    return {"kind": kind, **_members(entry)}
+    fields = {"kind": kind, **_members(entry)}
+    if fields.get("start", ...) is None:
+        del fields["start"]  # one call of a run tells it
+    return fields
 
 
 def _plain(value: object) -> Any:

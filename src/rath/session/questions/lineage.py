@@ -38,7 +38,7 @@ BRANCHES = DERIVATIONS | {"Session.delegate", "Session.replay"}
 
 E = TypeVar("E", bound=Entry)
 
-_MAKERS = frozenset({"loop", "compress", "fork", "detach", "merge", "delegate"})
+_MAKERS = frozenset({"loop", "compress", "fork", "detach", "merge", "delegate", "map"})
 """Kinds of operations that make a session."""
 
 

@@ -20,7 +20,7 @@ from rath._async.runtime import await_future
 from rath._core.dataclasses import dataclass
 from rath.config.env import env_value
 from rath.config.paths import config_layer_paths
-from rath.errors import ConfigError, PersistenceError
+from rath.errors import ConfigError, PersistenceError, SessionChanged
 from rath.session.autosave import is_autosaving
 from rath.session.body import Body
 from rath.session.events import (
@@ -383,10 +383,11 @@ class Recorder:
         if written is None:
             return await self._new(ancestors, start)
         if not (is_beginning(written, start) and knows_open_calls(written, start)):
-            raise PersistenceError(
+            raise SessionChanged(
+                session,
                 f"the run of session {session} goes on from what its log in {plan.store.where} "
                 "does not hold any more: somebody else has gone on with it, or added to it; load "
-                "the session again"
+                "the session again",
             )
         writer = LogWriter(plan.store, session, written=written, is_alone=plan.is_alone)
         size = written.reader.n_good

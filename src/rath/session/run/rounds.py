@@ -19,6 +19,7 @@ from rath._async.runtime import await_future, runtime
 from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
+from rath.backend.abc import BackendSandbox
 from rath.backend.effects import (
     UNOBSERVED,
     EffectLog,
@@ -26,6 +27,7 @@ from rath.backend.effects import (
     PausableDeadline,
     observe_effects,
 )
+from rath.backend.start import WorkspaceStart
 from rath.errors import WorkspaceLost
 from rath.session.bindings import Placement
 from rath.session.calls.results import (
@@ -137,6 +139,9 @@ class ToolRounds:
     contents: ContentCache = field(default_factory=ContentCache)
     hooks: CallHooks | None = None
     """Who is shown the calls; None where nobody is."""
+
+    _started_in: BackendSandbox | None = None
+    """The sandbox whose first files the run has told."""
 
     lost: WorkspaceLost | None = None
     """Why calls of the last round had no files to work on; None where they had."""
@@ -373,6 +378,13 @@ class ToolRounds:
             result = with_arguments(result, prepared().arguments)
         return self._result_of(attempt, prepared(), result, status)
 
+    def _start_of(self, sandbox: BackendSandbox | None) -> WorkspaceStart | None:
+        """Return with what files a sandbox began, once."""
+        if sandbox is None or sandbox is self._started_in or sandbox.start is None:
+            return None
+        self._started_in = sandbox
+        return sandbox.start
+
     def _result_of(
         self, attempt: _Attempt, prepared: CheckedCall, result: ResultText, status: ToolStatus
     ) -> CallResult:
@@ -395,6 +407,7 @@ class ToolRounds:
             effects,
             tuple(gaps),
             None if sandbox is None else sandbox.describe(),
+            self._start_of(sandbox),
             is_cut_off=is_interrupted or status == "suspended",
         )
 

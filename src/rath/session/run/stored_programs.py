@@ -7,13 +7,18 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 from uuid import UUID, uuid5
 
 from rath._async.deferred import Deferred
+from rath.backend.abc import Backend, BackendSandboxSpec
+from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError, ResumeMismatch, SessionDamaged
+from rath.session.bindings import Placement, StoredSandbox, WorkspaceMode
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable
+from rath.session.files.rebuild import History, WorkspaceFiles, history_of
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.loading import remember_loaded, session_of
 from rath.session.log.ancestors import begin, open_logs_of, started_sessions, writers_of
@@ -38,10 +43,21 @@ _RUN_KEYS = UUID("c1f35a0e-6a0b-5d0e-9a44-2f6f2a1f7f10")
 
 
 class StoredSource:
-    """The sessions of a store, by id."""
+    """The sessions of a store, by id.
 
-    def __init__(self, store: SessionStore) -> None:
+    Args:
+        store: The store.
+        workspace: What becomes of their workspaces when they go on; by default these have to be
+            there, with whatever files.
+    """
+
+    def __init__(self, store: SessionStore, *, workspace: WorkspaceMode | None = None) -> None:
         self.store = store
+        self.is_empty = False
+        """Whether nothing is looked for, since nothing of the program was stored when it began."""
+
+        self._mode: WorkspaceMode | None = workspace
+        self._sandboxes: dict[UUID, StoredSandbox] = {}
         self._source = LogSource(store)
         self._contents: dict[UUID, ParsedLog | None] = {}
         self._built: dict[UUID, LoadedSession] = {}
@@ -61,7 +77,7 @@ class StoredSource:
             PersistenceError: It cannot be read.
             SessionDamaged: Its log, or that of one it came from, is not what was written.
         """
-        if session in open_logs_of(self.store).outdated:
+        if self.is_empty or session in open_logs_of(self.store).outdated:
             return None
         try:
             loaded = self.session(session)
@@ -92,9 +108,34 @@ class StoredSource:
             built = self._build(session)
             if built is None:
                 return None
-            loaded = self._sessions[session] = session_of(built)
+            restore = StoredSandbox if self._mode is None else self._restored
+            loaded = self._sessions[session] = session_of(built, restore)
             remember_loaded(loaded.body, session, self.store, place=built.content.place)
             return loaded
+
+    def _restored(
+        self, backend: Backend, spec: BackendSandboxSpec | None, stored: StoredWorkspace
+    ) -> StoredSandbox:
+        """Return the one sandbox of a workspace, whichever of its sessions goes on first."""
+        assert self._mode is not None
+        sandbox = self._sandboxes.get(stored.id)
+        if sandbox is None or sandbox.closed:
+            files = WorkspaceFiles(self._mode, partial(self._histories, stored.id))
+            sandbox = StoredSandbox(backend, spec, stored, files=files)
+            self._sandboxes[stored.id] = sandbox
+        return sandbox
+
+    def _histories(self, workspace: UUID) -> list[History]:
+        """Return what is recorded of files, with those first that work in a workspace."""
+        with self._busy:
+            found = list(self._sessions.values())
+        histories: list[History] = []
+        for session in found:
+            body = session.body.latest
+            if body is not None:
+                is_there = self.workspace_of(session.id) == workspace
+                histories.append(history_of(session.record, body.unfinished, is_there=is_there))
+        return sorted(histories, key=lambda history: not history.is_there)
 
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew; its log stays until the new one takes its place."""
@@ -218,19 +259,29 @@ class Program:
             return None
         held = self._by_id.get(session)
         if session == self._session.id and held is not None:
-            placement, is_moved = self._session.placement, self._session.was_placed
-            return replace(held, placement=placement, is_moved=is_moved)
+            is_moved = self._session.was_placed
+            return replace(held, placement=self._placement(), is_moved=is_moved)
         if self.stored is None or (held is not None and not held.body.done()):
             return held or self._find_started(session)
         started = self._find_started(session)
-        if started is not None and not started.body.done():
-            return started
+        if started is not None:
+            self.stored.is_empty = False
+            if not started.body.done():
+                return started
         found = self.stored.find(session)
         if found is not None and found.written.unfinished is not None:
             self.stored.store.require_free(session)
         if found is None or not self._is_moved(session):
             return found or held
         return replace(found, placement=self._session.placement, is_moved=True)
+
+    def _placement(self) -> Placement:
+        """Return where the given session works; one that was loaded only, as the source says."""
+        placement = self._session.placement
+        if self.stored is None or self._session.was_placed or not placement.is_stored:
+            return placement
+        loaded = self.stored.session(self._session.id)
+        return placement if loaded is None else loaded.placement
 
     def _is_moved(self, session: UUID) -> bool:
         """Tell whether a session goes along, where somebody has placed the given one elsewhere."""
@@ -249,11 +300,13 @@ class Program:
         self, session: UUID, start: Callable[[], Deferred[Body]]
     ) -> tuple[Deferred[Body], bool]:
         """Have a session made that was not found, unless that has begun meanwhile."""
-        return (
-            (start(), True)
-            if self._started_sessions is None
-            else begin(self._started_sessions, session, start, is_stored=self.stored is not None)
-        )
+        if self._started_sessions is None:
+            return start(), True
+        is_stored = self.stored is not None
+        cell, is_new = begin(self._started_sessions, session, start, is_stored=is_stored)
+        if self.stored is not None and not is_new:
+            self.stored.is_empty = False  # somebody else does the same work, and may be ahead
+        return cell, is_new
 
     def note_run(self, session: UUID, cell: Deferred[Body]) -> None:
         """Note a run that goes on, for others that do the same work in this process."""
@@ -355,11 +408,20 @@ def check_cancelled(cancelled: str) -> None:
         raise ValueError(f"unknown cancelled {cancelled!r}: expected 'keep' or 'go_on'")
 
 
+def check_workspace(workspace: str) -> None:
+    """Refuse what `WorkspaceMode` does not name."""
+    if workspace not in get_args(WorkspaceMode):
+        raise ValueError(
+            f"unknown workspace {workspace!r}: expected 'require', 'rebuild' or 'none'"
+        )
+
+
 def program_of(
     session: Session,
     store: SessionStore | str | None = None,
     *,
     cancelled: CancelledRuns = "keep",
+    workspace: WorkspaceMode = "require",
 ) -> Program:
     """Return the run of a program that a session belongs to.
 
@@ -367,10 +429,12 @@ def program_of(
         session: Any session of it.
         store: Where it is stored, or the URL of that; by default where the session is, if it is.
         cancelled: What becomes of runs in it that were cancelled.
+        workspace: What becomes of workspaces that are not there.
     """
     check_cancelled(cancelled)
+    check_workspace(workspace)
     opened = open_store(store) if isinstance(store, str) else store or store_of(session)
-    stored = None if opened is None else StoredSource(opened)
+    stored = None if opened is None else StoredSource(opened, workspace=workspace)
     if stored is not None:
         stored.session(session.id)
     return Program(session, stored, cancelled=cancelled)
@@ -382,6 +446,7 @@ def keyed_program(
     store: SessionStore | str | None = None,
     *,
     cancelled: CancelledRuns = "keep",
+    workspace: WorkspaceMode = "require",
 ) -> tuple[Program, Session, UUID]:
     """Return the run of a program that has a key, the session that it begins with, and its id.
 
@@ -390,15 +455,19 @@ def keyed_program(
         run: Its key.
         store: Where it is stored, or the URL of that; by default the store of the home.
         cancelled: What becomes of runs in it that were cancelled.
+        workspace: What becomes of workspaces that are not there.
 
     Raises:
         ResumeMismatch: It has begun with other rows.
     """
     check_cancelled(cancelled)
+    check_workspace(workspace)
     run = run if isinstance(run, UUID) else uuid5(_RUN_KEYS, run)
     opened = open_store(store) if isinstance(store, str) else store or default_store()
-    stored, root_id = StoredSource(opened), uuid5(run, "input")
+    stored, root_id = StoredSource(opened, workspace=workspace), uuid5(run, "input")
     root = stored.session(root_id)
+    # What a run begins with is stored before all else of it.
+    stored.is_empty = root is None
     if root is None:
         root = Session.from_body(
             session.body,

@@ -43,6 +43,8 @@ from rath.session.record import (
     Decision,
     Entry,
     Interrupt,
+    ItemRun,
+    JobStart,
     ModelCall,
     Operation,
     Seen,
@@ -418,6 +420,20 @@ class PageEncoder:
                     "args": self._json(entry.arguments),
                     "text": self._text(entry.text),
                     "edited": self._json(entry.edited),
+                }
+            case JobStart():
+                return {
+                    "k": "job",
+                    **_short_fields(entry, name="name", engine="engine", n="n_items"),
+                    "workflow": self._text(entry.workflow),
+                }
+            case ItemRun():
+                return {
+                    "k": "item",
+                    **_short_fields(entry, status="status", attempt="attempt", epoch="epoch"),
+                    "key": self._text(entry.key),
+                    "session": None if entry.session is None else str(entry.session),
+                    "error": self._text(entry.error),
                 }
             case Change():
                 return {

@@ -125,11 +125,11 @@ def tool(
         approval=approval,
     )
     if function is None:
-        return functools.partial(_make_tool, options)
-    return _make_tool(options, function)
+        return functools.partial(make_tool, options)
+    return make_tool(options, function)
 
 
-def _make_tool(options: ToolOptions, target: object, /) -> FlowToolCall | type[ObjectTool]:
+def make_tool(options: ToolOptions, target: object, /) -> FlowToolCall | type[ObjectTool]:
     if _is_tool(target):
         raise TypeError(f"{target!r:.120} is a tool already; leave out rath.tool")
     if isinstance(target, type):

@@ -31,8 +31,15 @@ import pydantic_core
 
 from rath._async.bridge import is_async
 from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_function
+from rath._core.references import (
+    Reduction,
+    find_code,
+    is_by_value,
+    require_importable,
+)
 from rath.backend.results import ToolResult
-from rath.flow.tool.base import FlowToolCall
+from rath.flow.tool.base import FlowToolCall, refuse_secrets
 from rath.flow.tool.function.arguments import Arguments, arguments_type
 from rath.flow.tool.function.source import (
     ToolDocstring,
@@ -40,6 +47,7 @@ from rath.flow.tool.function.source import (
     class_source,
     read_docstring,
     read_signature,
+    underneath,
 )
 from rath.flow.tool.options import ToolOptions, checked_name
 from rath.llm.image import Image
@@ -56,6 +64,9 @@ Binding = Literal["nothing", "object", "class"]
 """What must be bound before a tool can be called: an object for a method."""
 
 _binding = threading.Lock()
+
+# The decorator makes the tools of this module.
+_make_tool = lazy_function("rath.flow.tool.function.decorator", "make_tool")
 
 
 class DefinedTool(FlowToolCall):
@@ -135,6 +146,29 @@ class FunctionTool(DefinedTool, Generic[F]):
         self._refuse_unbound()
         return super().parameters
 
+    def _pickle_reference(self) -> Reduction:
+        """Return its name in its module; else its function and options, else the object's own tool.
+
+        Raises:
+            TypeError: Another process cannot import the function, and its code is not sent.
+        """
+        holder: object = getattr(self._function, "__self__", None)
+        attribute = str(getattr(self._function, "__name__", ""))
+        if holder is not None:
+            refuse_secrets(holder)
+        if holder is not None and getattr(holder, attribute, None) is self:
+            return getattr, (holder, attribute)
+        code = self._definition.source.code
+        module, qualname = str(code.__module__), str(code.__qualname__)
+        found = find_code(module, qualname)
+        is_importable = found is self or found is code
+        require_importable(code, known_as=self)
+        if found is self and not (module == "__main__" and is_by_value()):
+            return find_code, (module, qualname)
+        # Hints in quotes mean nothing where the code arrives.
+        hints = None if is_importable and module != "__main__" else dict(self._definition.hints)
+        return tool_again, (self._function, self._definition.options, self._binds, hints)
+
     @overload
     def __get__(self, instance: None, owner: type[Any]) -> Self: ...
     @overload
@@ -173,6 +207,24 @@ class AsyncFunctionTool(FunctionTool[F]):
         return await super().__call__(session, arguments)
 
 
+def tool_again(
+    function: Any, options: ToolOptions, binds: Binding, hints: Mapping[str, Any] | None
+) -> FlowToolCall:
+    """Return the tool that a reference means here.
+
+    Args:
+        function: What it calls.
+        options: What the program said of it.
+        binds: What must be bound first.
+        hints: Those of its parameters, where its code was sent with it.
+    """
+    if hints is not None:
+        underneath(function).__annotations__ = dict(hints)
+    wrapper = {"nothing": staticmethod, "class": classmethod, "object": None}[binds]
+    made: FlowToolCall = _make_tool(options, function if wrapper is None else wrapper(function))
+    return made
+
+
 async def _plain_awaitable(result: Awaitable[object]) -> Any:
     return plain_result(await result)
 
@@ -186,6 +238,9 @@ class Definition:
     arguments: Arguments
     sessions: tuple[str, ...]
     """Parameters that get the session."""
+
+    hints: Mapping[str, Any]
+    """The resolved hints of all parameters."""
 
     source: ToolSource
     options: ToolOptions
@@ -243,6 +298,8 @@ def define(
         description=options.description if options.description is not None else described.text,
         arguments=Arguments(schema, adapter),
         sessions=signature.sessions,
+        hints={one.name: one.hint for one in signature.parameters}
+        | dict.fromkeys(signature.sessions, Session),
         source=source,
         options=options,
         is_async=is_async(source.target),

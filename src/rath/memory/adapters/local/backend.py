@@ -14,7 +14,7 @@ from rath._async.runtime import runtime
 from rath._core.files import atomic_write_json
 from rath.errors import MemoryBackendError, UnsupportedMemoryOp
 from rath.memory import op_types as ops
-from rath.memory.abc import MemoryBackend, MemoryStoreSpec
+from rath.memory.abc import MemoryBackend, MemoryStore, MemoryStoreSpec
 from rath.memory.adapters.local import notes
 from rath.memory.adapters.local.catalog import shared_catalog
 from rath.memory.adapters.local.embedding import (
@@ -98,6 +98,13 @@ class LocalMemoryBackend(MemoryBackend):
         if opened.extraction is not None:
             resume(opened, opened.extraction)
         return opened
+
+    def portable_spec(self, store: MemoryStore) -> MemoryStoreSpec | None:
+        """Return its spec with its directory: the project of another process is another one."""
+        spec = store.spec or MemoryStoreSpec()
+        if not store.handle or "path" in (spec.options or {}):
+            return store.spec
+        return replace(spec, options={**(spec.options or {}), "path": store.handle})
 
     async def aattach(self, handle: str, spec: MemoryStoreSpec | None) -> LocalStore:
         return await runtime().call_in_worker(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import closing, contextmanager
 from dataclasses import field, fields, replace
 from datetime import datetime
 from hashlib import sha256
@@ -14,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
@@ -26,6 +37,7 @@ from rath.session.log.files import FileStore
 from rath.session.log.index.database import (
     BUSY_SECONDS,
     CALL_FIELDS,
+    INDEX_VERSION,
     Database,
     IndexedCall,
     LogFacts,
@@ -38,7 +50,8 @@ from rath.session.log.index.database import (
     to_row,
     unpacked_id,
 )
-from rath.session.log.store import INDEX_FILE_NAME, SessionStore
+from rath.session.log.paths import INDEX_FILE_NAME
+from rath.session.log.store import SessionStore
 
 # Listing needs no reader of logs, as long as none has changed.
 _facts_of = lazy_function("rath.session.log.index.decode", "facts_of")
@@ -111,6 +124,9 @@ class SessionFilter:
 
     parent: UUID | None = None
     run: UUID | None = None
+    runs: Collection[UUID] | None = None
+    """It was made in any of these."""
+
     limit: int | None = None
     order: Literal["newest", "oldest"] = "newest"
     """By when they were begun."""
@@ -207,6 +223,79 @@ def lines_are_missing(n_lines: int, n_known: int) -> str:
     )
 
 
+class SharedFacts:
+    """The facts of logs that a store keeps for all machines, so that each log is read once.
+
+    They are what reading the log gives; a store that does not answer here is read.
+
+    Args:
+        store: Where; nothing happens where it shares nothing.
+        stamps: The state of each log.
+        with_text: Whether the facts have the text of the rows.
+    """
+
+    def __init__(self, store: SessionStore, stamps: Mapping[UUID, str], *, with_text: bool) -> None:
+        self._store = store
+        self._stamps = stamps
+        self._kind = f"{'text' if with_text else 'facts'}-{INDEX_VERSION}"
+        self._taken: set[UUID] = set()
+        self._new: dict[UUID, tuple[str, bytes]] = {}
+
+    def take(self, sessions: Iterable[UUID]) -> Iterator[LogFacts | None]:
+        """Yield the facts of each session, None where there are none."""
+        if not self._store.shares_facts:
+            yield from (None for _ in sessions)
+            return
+        waiting = list(sessions)
+        for start in range(0, len(waiting), _AT_ONCE):
+            part = waiting[start : start + _AT_ONCE]
+            found: Mapping[UUID, bytes] = {}
+            with self._quietly():
+                found = self._store.shared_facts(
+                    self._kind, {each: self._stamps[each] for each in part}
+                )
+            for session in part:
+                facts = _decoded(session, found.get(session))
+                if facts is not None:
+                    # Each machine may reach the store by another name.
+                    facts.where = f"{self._store.where}{facts.where}"
+                    self._taken.add(session)
+                yield facts
+
+    def put(self, facts: LogFacts) -> None:
+        """Have facts kept that were read here, unless the log could not be."""
+        session = facts.session
+        place = facts.where.removeprefix(self._store.where)
+        if self._store.shares_facts and session not in self._taken and place != facts.where:
+            data = msgspec.msgpack.encode(replace(facts, where=place))
+            self._new[session] = self._stamps[session], data
+
+    def flush(self) -> None:
+        """Write what was put."""
+        new, self._new = self._new, {}
+        if new:
+            with self._quietly():
+                self._store.share_facts(self._kind, new)
+
+    @contextmanager
+    def _quietly(self) -> Generator[None]:
+        try:
+            yield
+        except PersistenceError as exc:
+            _logger.debug("the index of %s is not shared: %s", self._store.where, exc)
+
+
+def _decoded(session: UUID, data: bytes | None) -> LogFacts | None:
+    """Return shared facts, None where they cannot be understood."""
+    if data is None:
+        return None
+    try:
+        facts = msgspec.msgpack.decode(data, type=LogFacts)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return facts if facts.session == session else None
+
+
 class StoreIndex:
     """The index of a store: answers questions without reading its logs each time.
 
@@ -280,8 +369,8 @@ class StoreIndex:
             for session in sessions:
                 stamp = self.store.stamp(session)
                 if stamp is not None and not database.has(session.bytes, stamp):
-                    facts = self._read(session, database, with_text=False)
-                    read += [] if facts is None else [(facts, stamp)]
+                    facts = self._read(session, with_text=False)
+                    read += [] if facts is None else [(self._checked(facts, database), stamp)]
             database.keep(read)
 
     def summaries(self, asked: SessionFilter | None = None) -> tuple[SessionSummary, ...]:
@@ -500,23 +589,28 @@ class StoreIndex:
         changed = [session for session, stamp in stamps.items() if indexed.get(session) != stamp]
         read: list[tuple[LogFacts, str]] = []
         n_bytes = 0
+        share = SharedFacts(self.store, stamp_of, with_text=with_text)
+        shared = share.take(unpacked_id(session) for session in changed)
         for number, session in enumerate(changed, start=1):
-            facts = self._read(unpacked_id(session), database, with_text=with_text)
+            facts = next(shared) or self._read(unpacked_id(session), with_text=with_text)
             if facts is None:
                 gone.add(session)
             else:
-                read.append((facts, stamps[session]))
+                share.put(facts)
+                read.append((self._checked(facts, database), stamps[session]))
                 n_bytes += facts.size
             if self._progress and (number % _REPORT_EVERY == 0 or number == len(changed)):
                 self._progress(number, len(changed))
             if len(read) >= _LOGS_AT_ONCE or n_bytes > _BYTES_AT_ONCE:
                 database.keep(read)
+                share.flush()
                 read, n_bytes = [], 0
         # The logs were read before, so that no other process waits for that.
         database.keep(read, gone)
+        share.flush()
         return stamp_of
 
-    def _read(self, session: UUID, database: Database, *, with_text: bool) -> LogFacts | None:
+    def _read(self, session: UUID, *, with_text: bool) -> LogFacts | None:
         try:
             log = self.store.read(session)
         except PersistenceError as exc:
@@ -531,7 +625,11 @@ class StoreIndex:
             session, log.data, is_finished=log.is_finished, with_text=with_text
         )
         facts.where = valid_unicode(log.where)
-        started_at, n_lines = database.length(session.bytes) or (None, 0)
+        return facts
+
+    def _checked(self, facts: LogFacts, database: Database) -> LogFacts:
+        """Return the facts of a log; it is damaged where it has lost lines that were read here."""
+        started_at, n_lines = database.length(facts.session.bytes) or (None, 0)
         # One that became shorter; another log under the same id begins at another time.
         if started_at == to_micros(facts.created_at) and facts.n_lines < n_lines:
             if facts.state != "damaged":
@@ -606,6 +704,9 @@ def _where(session_filter: SessionFilter) -> tuple[str, list[object]]:
         # What a writer is at work on is running, whatever its log says.
         conditions.append(f"(is_open OR state IN ({marks(session_filter.states)}))")
         values += session_filter.states
+    if session_filter.runs is not None:
+        conditions.append("hex(run) IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps([run.bytes.hex().upper() for run in session_filter.runs]))
     if session_filter.is_said:
         conditions.append(
             "NOT (n_calls = 0 AND title IS NULL AND parents = x'' AND state = 'completed')"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rath._core.blobs import Blob
 from rath.session.log.files import FileStore
 from rath.session.log.store import (
+    CompleteLog,
     SessionLog,
     SessionStore,
     StoredLog,
@@ -16,6 +17,7 @@ from rath.session.log.store import (
 
 __all__ = [
     "Blob",
+    "CompleteLog",
     "FileStore",
     "SessionLog",
     "SessionStore",

@@ -1,0 +1,1 @@
+"""Jobs: a workflow over many sessions, on one machine or many."""

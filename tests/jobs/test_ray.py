@@ -1,0 +1,356 @@
+"""Items that are carried out on a Ray cluster of three nodes, which runs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rath import flow
+from rath.conformance import LocalProcessHarness, WorkerPlace, check_engine
+from rath.errors import EngineError, MissingExtra
+from rath.flow import Agent, Workflow
+from rath.jobs.engine import find_engine
+from rath.jobs.job import Job
+from rath.jobs.ray import RayOptions, read_options
+from rath.llm.provider import Provider
+from rath.session import Session
+from rath.testing import FakeSessionStore
+from tests.support.canaries import MARK
+from tests.support.job_program import (
+    CountedItem,
+    CountedTeam,
+    count,
+    counted_items,
+    lines,
+    mend,
+    release,
+    repeated_calls,
+    team,
+)
+from tests.support.listening import LOOPBACK, listening, process_tree
+from tests.support.ray_cluster import RayCluster, environment, ray_cluster, ray_home
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+FULL = os.environ.get("RATH_FULL") == "1"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[RayCluster]:
+    with ray_home() as home, pytest.MonkeyPatch.context() as patch:
+        settings = environment(home)
+        with ray_cluster(settings) as started:
+            for name, value in {**settings, "RAY_ADDRESS": started.address}.items():
+                patch.setenv(name, value)
+            yield started
+
+
+def job_of(tmp_path: Path, items: Any, engine: str = "ray://auto?workers=3", **options: Any) -> Job:
+    return flow.map(
+        options.pop("workflow", None) or team(),
+        items,
+        key=lambda item: item.key,
+        session=CountedItem.session,
+        store=options.pop("store", None) or str(tmp_path / "store"),
+        engine=engine,
+        **options,
+    )
+
+
+def pids(tmp_path: Path) -> set[int]:
+    """The processes in which items are held."""
+    return {int(words[2]) for words in lines(tmp_path, "held")}
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether there is such a process, and it is not only waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@contextmanager
+def program(tmp_path: Path, text: str) -> Generator[subprocess.Popen[str]]:
+    """A driver that is a program of its own; it is killed in the end, if it has not ended."""
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(text))
+    process = subprocess.Popen(
+        [sys.executable, str(path), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_the_url_names_cluster_and_actors() -> None:
+    assert read_options("//auto") == RayOptions() == read_options("")
+    assert read_options("//head.example:10001").address == "ray://head.example:10001"
+    assert read_options("10.0.0.1:6379").address == "10.0.0.1:6379"
+    assert read_options(
+        "//local?workers=4&num_cpus=0.5&num_gpus=1&memory=1000&resources=docker:1,local_model:0.5"
+        "&restarts=0&start_timeout=2.5"
+    ) == RayOptions(
+        address="local",
+        workers=4,
+        num_cpus=0.5,
+        num_gpus=1,
+        memory=1000,
+        resources={"docker": 1, "local_model": 0.5},
+        restarts=0,
+        start_timeout=2.5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("//auto?worker=4", "has no option 'worker'; there are workers, num_cpus"),
+        ("//auto?workers=many", "option 'workers' of engine 'ray' is 'many'"),
+        ("//auto?workers=0", "workers must be at least 1"),
+        ("//auto?num_cpus=-1", "must be at least 0"),
+        ("//auto?resources=docker", "name:amount"),
+    ],
+)
+def test_a_wrong_option_is_named(rest: str, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        find_engine(f"ray:{rest}")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r'pip install "openrath\[ray\]"'):
+        find_engine("ray://auto")
+
+
+# ---------------------------------------------------------------- a cluster
+
+
+def test_each_item_is_carried_out_once(cluster: RayCluster, tmp_path: Path) -> None:
+    items = counted_items(8, tmp_path)
+    done = list(job_of(tmp_path, items, job="all"))
+    assert {item.state for item in done} == {"done"}, [item.error for item in done]
+    assert count(tmp_path, "effects") == {item.key: 1 for item in items}
+    again = list(job_of(tmp_path, items, job="all"))
+    assert [item.session and item.session.text() for item in again] == [
+        f"reviewer has seen {item.key}" for item in again
+    ]
+    assert repeated_calls(tmp_path) == {}
+
+
+def test_one_actor_holds_many_items(cluster: RayCluster, tmp_path: Path) -> None:
+    items = counted_items(10, tmp_path, "hold")
+    job = job_of(tmp_path, items, "ray://auto?workers=1&num_cpus=0.5")
+    wait_until(lambda: len(lines(tmp_path, "held")) == 10)
+    assert len(pids(tmp_path)) == 1
+    release(tmp_path)
+    assert {item.state for item in job} == {"done"}
+
+
+def test_an_item_that_fails_loses_no_other(cluster: RayCluster, tmp_path: Path) -> None:
+    good, bad = counted_items(2, tmp_path)[0], counted_items(2, tmp_path, "fail")[1]
+    job = job_of(tmp_path, [good, bad], "ray://auto?workers=1", job="some", retries=1)
+    assert {item.key: (item.state, item.attempts) for item in job} == {
+        "i0": ("done", 1),
+        "i1": ("failed", 2),
+    }
+    mend(tmp_path)
+    assert {item.state for item in job.retry("failed")} == {"done"}
+    assert count(tmp_path, "effects") == {"i0": 1, "i1": 1}
+
+
+def test_a_job_is_cancelled_and_goes_on(cluster: RayCluster, tmp_path: Path) -> None:
+    items = counted_items(3, tmp_path, "hold")
+    job = job_of(tmp_path, items, "ray://auto?workers=1", job="stopped", concurrency=2)
+    wait_until(lambda: len(lines(tmp_path, "held")) == 2)
+    (worker,) = pids(tmp_path)
+    job.cancel().synchronize()
+    wait_until(lambda: not is_running(worker), "the actor has ended")
+    release(tmp_path)
+    again = job_of(tmp_path, items, "ray://auto?workers=1", job="stopped")
+    assert {item.state for item in again} == {"done"}
+    assert count(tmp_path, "effects") == {item.key: 1 for item in items}
+
+
+def test_a_job_outlives_its_driver(cluster: RayCluster, tmp_path: Path) -> None:
+    text = """
+        import sys
+        from pathlib import Path
+        from rath import flow
+        from tests.support.job_program import CountedItem, counted_items, team
+        folder = Path(sys.argv[1])
+        flow.map(team(), counted_items(4, folder, "hold"), key=lambda item: item.key, job="driven",
+                 session=CountedItem.session, store=str(folder / "store"),
+                 engine="ray://auto?workers=2").synchronize()
+    """
+    with program(tmp_path, text) as driver:
+        wait_until(lambda: len(lines(tmp_path, "held")) == 4)
+        driver.kill()
+    release(tmp_path)
+    done = list(job_of(tmp_path, counted_items(4, tmp_path, "hold"), job="driven"))
+    assert {item.state for item in done} == {"done"}, [item.error for item in done]
+    assert count(tmp_path, "effects") == {item.key: 1 for item in done}
+
+
+def test_no_key_travels(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EnvironmentTeam(CountedTeam):
+        """Writes down what its process has."""
+
+        def forward(self, session: Session) -> Session:
+            (tmp_path / "environment").write_text(json.dumps(dict(os.environ)))
+            return super().forward(session)
+
+    key = f"sk-{MARK}-0123456789"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    (item,) = counted_items(1, tmp_path)
+    workflow = EnvironmentTeam()
+    (done,) = job_of(tmp_path, [item], "ray://auto?workers=1", workflow=workflow)
+    assert done.error is None
+    found = json.loads((tmp_path / "environment").read_text())
+    assert "RAY_AUTH_MODE" in found
+    assert not [name for name, value in found.items() if MARK in value]
+    home = Path(os.environ["RAY_TMPDIR"])
+    written = [path for path in home.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert written
+    assert not [path for path in written if key.encode() in path.read_bytes()]
+
+    workflow.writer = Agent("writer", Provider(model="m", api_key=key), system_tools=False)
+    with pytest.raises(EngineError, match="cannot be sent to other processes") as raised:
+        job_of(tmp_path, [item], "ray://auto?workers=1", workflow=workflow).synchronize()
+    assert key not in str(raised.value)
+
+
+class Unstored(Workflow):
+    """Is never run."""
+
+
+def test_what_no_worker_can_reach_is_refused(cluster: RayCluster, tmp_path: Path) -> None:
+    items = counted_items(1, tmp_path)
+    with pytest.raises(EngineError, match="cannot be opened by another process"):
+        job_of(tmp_path, items, store=FakeSessionStore()).synchronize()
+    with pytest.raises(EngineError, match=r"no worker was placed within 0\.5 s.*'docker'"):
+        job_of(
+            tmp_path, items, "ray://auto?workers=1&resources=docker:1&start_timeout=0.5"
+        ).synchronize()
+
+
+def test_a_worker_that_always_dies_is_given_up(cluster: RayCluster, tmp_path: Path) -> None:
+    class Deadly(CountedTeam):
+        def forward(self, session: Session) -> Session:
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError
+
+    (item,) = job_of(
+        tmp_path,
+        counted_items(1, tmp_path),
+        "ray://auto?workers=1&restarts=1",
+        workflow=Deadly(),
+    )
+    assert item.state == "failed"
+    assert "all workers died, each 2 times" in (item.error or "")
+
+
+def test_a_job_outlives_a_worker_and_a_node(cluster: RayCluster, tmp_path: Path) -> None:
+    n, at_once = (200, 64) if FULL else (24, 24)
+    items = counted_items(n, tmp_path, "hold")
+    url = "ray://auto?workers=3&num_cpus=0.5"
+    job = job_of(tmp_path, items, url, job="campaign", concurrency=at_once)
+    wait_until(lambda: len(lines(tmp_path, "held")) == at_once)
+    first = pids(tmp_path)
+    assert len(first) == 3
+    cluster.remove_node(max(first))
+    try:
+        wait_until(lambda: not is_running(max(first)), "the worker of the node has ended")
+        os.kill(next(filter(is_running, first)), signal.SIGKILL)
+        wait_until(lambda: len(set(filter(is_running, pids(tmp_path)))) == 3, "three hold items")
+        release(tmp_path)
+        done = list(job)
+    finally:
+        cluster.restore()
+    assert {item.state for item in done} == {"done"}, [item.error for item in done]
+    assert len(done) == n
+    assert count(tmp_path, "effects") == {item.key: 1 for item in items}
+    # Only what waited for its answer in the processes that died is asked for again.
+    assert {role for _, role, _ in repeated_calls(tmp_path)} == {"reviewer"}
+
+
+class RayHarness(LocalProcessHarness):
+    """The cluster of these tests."""
+
+    def __init__(self, cluster: RayCluster, store: str) -> None:
+        super().__init__("ray://auto?workers=2&num_cpus=0.5", store)
+        self._cluster = cluster
+
+    def remove_node(self, worker: WorkerPlace) -> None:
+        self._cluster.remove_node(worker.pid)
+
+
+@pytest.mark.full
+def test_the_contract_of_engines_holds(cluster: RayCluster, tmp_path: Path) -> None:
+    try:
+        report = check_engine(RayHarness(cluster, str(tmp_path / "store")), folder=tmp_path)
+    finally:
+        cluster.restore()
+    assert report.subject == "RayEngine 'ray'"
+    assert [each.check for each in report.findings if each.status == "skipped"] == []
+
+
+# ---------------------------------------------------------------- a cluster of one's own
+
+
+def test_a_cluster_that_is_started_here_is_reached_from_here_only(tmp_path: Path) -> None:
+    text = """
+        import sys
+        from pathlib import Path
+        from rath import flow
+        from tests.support.job_program import CountedItem, CountedTeam, counted_items
+
+        class OwnTeam(CountedTeam):
+            '''Is declared in the program itself.'''
+
+        folder = Path(sys.argv[1])
+        job = flow.map(OwnTeam(), counted_items(2, folder, "hold"), key=lambda item: item.key,
+                       session=CountedItem.session, store=str(folder / "store"),
+                       engine="ray://local?workers=1&num_cpus=0.5")
+        print([item.state for item in job])
+    """
+    with ray_home() as home, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", home)
+        patch.setenv("HOME", home)
+        for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
+            patch.delenv(name, raising=False)
+        with program(tmp_path, text) as driver:
+            wait_until(lambda: len(lines(tmp_path, "held")) == 2 or driver.poll() is not None)
+            processes = process_tree(driver.pid)
+            where = listening(processes)
+            release(tmp_path)
+            out, errors = driver.communicate()
+            assert (out, errors) == ("['done', 'done']\n", "")
+        assert where
+        assert where <= LOOPBACK
+        wait_until(lambda: not any(map(is_running, processes)), "all have ended")
