@@ -346,10 +346,10 @@ class JobError(RathError, RuntimeError):
     """A job was given up: an item failed and `on_error="raise"`, or too many did."""
 
 
-class JobBudgetExceeded(RathError, RuntimeError):
-    """The model calls of a job have used up its budget; this call was not made.
+class JobBudgetExceeded(JobError):
+    """The model calls of a job have used up its budget; no further one was made.
 
-    Its run can go on: start the job again with a larger budget.
+    Its runs can go on: start the job again with a larger budget.
     """
 
     def __init__(self, message: str, *, budget_usd: Decimal, used_usd: Decimal) -> None:

@@ -190,7 +190,7 @@ BAD: list[tuple[list[object], dict[str, object], str]] = [
     ([{"x": 1}], {"key": "id"}, "no 'id' to be its key"),
     (["a"], {"concurrency": 0}, "concurrency must be a whole number"),
     (["a"], {"retries": -1}, "retries must be a whole number"),
-    (["a"], {"timeout": 0}, "timeout must be above 0"),
+    (["a"], {"timeout": 0}, "timeout must be a number above 0"),
     (["a"], {"on_error": "never"}, "on_error must be"),
     (["a"], {"max_failures": 1.5}, "max_failures is a number"),
     (["a"], {"engine": "none:"}, "no engine named 'none'"),

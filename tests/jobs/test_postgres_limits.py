@@ -17,6 +17,7 @@ from rath.jobs.engine import JobSpec, Rate, job_id
 from rath.jobs.limits import Lease, LeaseRequest
 from rath.jobs.postgres_limits import PostgresLimits
 from rath.session.persistence.store import FileStore
+from rath.session.persistence.store.postgres import postgres_store
 from rath.testing import ScriptedClient
 from tests.support.postgres_server import PostgresServer, postgres
 
@@ -47,12 +48,13 @@ from rath.flow import Agent
 from rath.jobs.engine import JobSpec, Rate, job_id
 from rath.jobs.limits import LeaseRequest
 from rath.jobs.postgres_limits import PostgresLimits
+from rath.session.persistence.store.postgres import postgres_store
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient
 
 url, holder, folder = sys.argv[1:]
 workflow = Agent("You answer.", ScriptedClient([]).provider)
-limits = PostgresLimits(url, JobSpec(
+limits = PostgresLimits(postgres_store(url).address, JobSpec(
     job=job_id("j"), name="j", workflow=workflow, store=FileStore(Path(folder)),
     rate=Rate(requests_per_minute=60), budget_usd=Decimal(1000),
 ))
@@ -72,6 +74,10 @@ print("ready", flush=True)
 sys.stdin.readline()
 print(runtime().run(use_all_that_is_granted, label="a test"))
 """
+
+
+def limits_of(url: str, spec: JobSpec) -> PostgresLimits:
+    return PostgresLimits(postgres_store(url).address, spec)
 
 
 def test_processes_that_ask_at_the_same_time_share_rate_and_budget(
@@ -98,13 +104,13 @@ def test_processes_that_ask_at_the_same_time_share_rate_and_budget(
     used = [int(process.communicate()[0]) for process in processes]
     # They begin with an empty window and are done long before it ends.
     assert sum(used) == 60
-    limits = PostgresLimits(url, replace(spec, budget_usd=Decimal(1000)))
+    limits = limits_of(url, replace(spec, budget_usd=Decimal(1000)))
     assert ask(limits, 1, calls=0).used_usd == 3 * 20 * Decimal("0.1")
     limits.close()
 
 
 def test_a_broken_connection_counts_nothing_twice(postgres: PostgresServer, spec: JobSpec) -> None:
-    limits = PostgresLimits(postgres.url(), replace(spec, budget_usd=Decimal(10)))
+    limits = limits_of(postgres.url(), replace(spec, budget_usd=Decimal(10)))
     assert ask(limits, 1, usd=1).usd == Decimal("4.5")
     postgres.cut_connections()
     # The same request once more, as by a worker that does not know whether it arrived.
@@ -115,13 +121,13 @@ def test_a_broken_connection_counts_nothing_twice(postgres: PostgresServer, spec
 
 def test_what_was_used_outlives_driver_and_workers(postgres: PostgresServer, spec: JobSpec) -> None:
     url = postgres.url()
-    first = PostgresLimits(url, replace(spec, budget_usd=Decimal(3)))
+    first = limits_of(url, replace(spec, budget_usd=Decimal(3)))
     assert ask(first, 1, usd=3).is_spent
     first.close()
-    larger = PostgresLimits(url, replace(spec, budget_usd=Decimal(5), used_usd=Decimal(2)))
+    larger = limits_of(url, replace(spec, budget_usd=Decimal(5), used_usd=Decimal(2)))
     assert ask(larger, 1, holder="b").usd == 1
     # What the record of the job knows beside it counts too.
-    more = PostgresLimits(url, replace(spec, budget_usd=Decimal(5), used_usd=Decimal(5)))
+    more = limits_of(url, replace(spec, budget_usd=Decimal(5), used_usd=Decimal(5)))
     assert ask(more, 1, holder="c").is_spent
     larger.close()
     more.close()
@@ -130,7 +136,7 @@ def test_what_was_used_outlives_driver_and_workers(postgres: PostgresServer, spe
 def test_jobs_of_one_database_do_not_share(postgres: PostgresServer, spec: JobSpec) -> None:
     url = postgres.url()
     given = replace(spec, rate=Rate(requests_per_minute=5))
-    jobs = [PostgresLimits(url, replace(given, job=job_id(name))) for name in "ab"]
+    jobs = [limits_of(url, replace(given, job=job_id(name))) for name in "ab"]
     assert [ask(each, 1, calls=5).calls for each in jobs] == [5, 5]
     for each in jobs:
         each.close()
@@ -139,5 +145,5 @@ def test_jobs_of_one_database_do_not_share(postgres: PostgresServer, spec: JobSp
 def test_a_database_that_is_not_there_is_named_without_its_password(spec: JobSpec) -> None:
     url = "postgres://user:swordfish@127.0.0.1:1/nothing?connect_timeout=1"
     with pytest.raises(PersistenceError, match="sharing limits") as raised:
-        ask(PostgresLimits(url, spec), 1)
+        ask(limits_of(url, spec), 1)
     assert "swordfish" not in str(raised.value)

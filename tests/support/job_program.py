@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
 from rath.conformance.engine_program import (
+    MODEL,
     Behaviour,
     CountedItem,
     CountedTeam,
@@ -18,8 +20,10 @@ from rath.conformance.engine_program import (
     mend,
     release,
 )
+from rath.llm.provider import Provider
 
 __all__ = [
+    "CALL_USD",
     "Behaviour",
     "CountedItem",
     "CountedTeam",
@@ -27,6 +31,7 @@ __all__ = [
     "counted_items",
     "lines",
     "mend",
+    "priced_team",
     "release",
     "repeated_calls",
     "team",
@@ -36,6 +41,16 @@ __all__ = [
 def team() -> CountedTeam:
     """Make the workflow."""
     return CountedTeam()
+
+
+CALL_USD = Decimal("0.0000125")
+"""A call of `priced_team`: 10 tokens there and 5 back, at OpenAI's prices of gpt-5-mini."""
+
+
+def priced_team() -> CountedTeam:
+    """Make one whose calls have a price, as those of a vendor."""
+    vendor = "https://api.openai.com/v1"
+    return CountedTeam(Provider(provider_kind=MODEL, model="gpt-5-mini", base_url=vendor))
 
 
 def count(folder: Path, name: FileName) -> Counter[str]:

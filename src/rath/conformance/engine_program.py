@@ -128,23 +128,25 @@ class CountedClient:
             used = "append_allowed" if item.behaviour == "ask" else "append_effect"
             arguments = json.dumps({"key": item.key, "folder": item.folder})
             part = tool_call_part(f"call-{item.key}", used, arguments)
-            return _response(RathLLMAssistantMessage(tool_calls=(part,)))
+            return _response(req, RathLLMAssistantMessage(tool_calls=(part,)))
         if role == "reviewer" and item.behaviour == "hold":
             _append(item.folder, "held", item.key, socket.gethostname(), str(os.getpid()))
             # Another process makes the file, which tells nobody.
             while not (Path(item.folder) / "go").exists():  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_SECONDS)
-        return _response(RathLLMAssistantMessage(content=f"{role} has seen {item.key}"))
+        return _response(req, RathLLMAssistantMessage(content=f"{role} has seen {item.key}"))
 
 
 def _item(text: str) -> CountedItem:
     return CountedItem(**json.loads(text))
 
 
-def _response(message: RathLLMAssistantMessage) -> RathLLMChatResponse:
+def _response(req: RathLLMChatRequest, message: RathLLMAssistantMessage) -> RathLLMChatResponse:
     reason: Literal["tool_calls", "stop"] = "tool_calls" if message.tool_calls else "stop"
     choices = (RathLLMChatChoice(index=0, finish_reason=reason, message=message),)
-    return RathLLMChatResponse(id="", choices=choices, created=0, model=MODEL, usage=USAGE)
+    return RathLLMChatResponse(
+        id="", choices=choices, created=0, model=req.model or MODEL, usage=USAGE
+    )
 
 
 def _counted_client(provider: Provider) -> ChatClient:
@@ -157,11 +159,15 @@ register_chat_client(MODEL, _counted_client)
 
 
 class CountedTeam(Workflow):
-    """A writer, which has one effect for each item, and a reviewer: three calls of the model."""
+    """A writer, which has one effect for each item, and a reviewer: three calls of the model.
 
-    def __init__(self) -> None:
+    Args:
+        provider: What the calls say of themselves; its `provider_kind` is `MODEL`.
+    """
+
+    def __init__(self, provider: Provider | None = None) -> None:
         super().__init__("a counted team")
-        provider = Provider(provider_kind=MODEL, model=MODEL)
+        provider = provider or Provider(provider_kind=MODEL, model=MODEL)
         tools = [append_effect, append_allowed]
         self.writer = Agent("writer", provider, tools, system_tools=False)
         self.reviewer = Agent("reviewer", provider, system_tools=False)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import threading
 from collections import deque
-from dataclasses import field
+from dataclasses import field, replace
 from decimal import Decimal
 from functools import partial
 from typing import Literal, TypeAlias, cast
@@ -17,7 +17,7 @@ from msgspec.structs import replace as replace_struct
 from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
-from rath.errors import JobError
+from rath.errors import JobBudgetExceeded, JobError
 from rath.jobs.engine import (
     Engine,
     ItemEvent,
@@ -33,6 +33,7 @@ from rath.jobs.record import (
     cancel_mark,
     is_marked,
     load_job,
+    report_of,
     starts_of,
 )
 from rath.llm.chat_response import RathLLMTokenUsage
@@ -162,7 +163,10 @@ class JobDriver:
         """The attempt that each item in flight is at."""
 
         self._n_failed = 0
-        self._n_told = 0
+        self._is_stopping = False
+        """Whether nothing more is handed out."""
+
+        self._over_budget = False
         self._progress = JobProgress(plan.spec.name, len(plan.items), shown=plan.progress)
         self.ready: list[JobItem] = []
         """The items to yield, in order; it grows."""
@@ -179,6 +183,8 @@ class JobDriver:
         spec = self._spec
         earlier = await runtime().call_in_worker(partial(load_job, spec.store, spec.name))
         self._take_earlier(earlier)
+        if earlier is not None and (report := report_of(earlier.body.result().record)):
+            self._spec = replace(spec, used_usd=report.usd)
         with self._progress:
             if not self._todo and earlier is not None and earlier.body.result().unfinished is None:
                 self._tell_ready()
@@ -235,6 +241,8 @@ class JobDriver:
         finally:
             watching.cancel()
             await engine.close()
+        if self._over_budget:
+            raise self._budget_error(log)
 
     async def _watch_for_cancel(self, n_starts: int) -> None:
         """Stop handing out items when somebody asks for it through the store."""
@@ -243,14 +251,15 @@ class JobDriver:
             if await is_marked(self._spec.store, mark):
                 break
             await asyncio.sleep(_LOOK_SECONDS)
-        self._todo.clear()
-        self._stored.clear()
+        self._is_stopping = True
         for run in self._in_flight:
             self._engine.cancel(run)
 
     async def _submit(self) -> None:
         """Hand out as many items as may be in flight."""
         while len(self._in_flight) < self._spec.concurrency and (self._stored or self._todo):
+            if self._is_stopping:
+                break
             if not self._stored:
                 self._stored.extend(await self._next_items())
                 continue
@@ -306,6 +315,8 @@ class JobDriver:
             )
         )
         item.n_tries += 1
+        if event.over_budget:
+            self._is_stopping = self._over_budget = True
         if status == "failed" and event.retryable and item.n_tries <= self._plan.retries:
             item.state = "pending"
             self._todo.append(item)
@@ -337,6 +348,20 @@ class JobDriver:
                 f"{self._n_failed} of {len(plan.items)} items of job {self._spec.name!r} failed, "
                 f"and max_failures is {most}; the last error: {item.error}"
             )
+
+    def _budget_error(self, log: JobLog) -> JobBudgetExceeded:
+        """Return the error of a job whose budget is used up."""
+        report, budget = report_of(log.body.record), self._spec.budget_usd
+        assert report is not None
+        assert budget is not None
+        n_left = report.n_items - sum(report.counts.get(each, 0) for each in ("done", "failed"))
+        return JobBudgetExceeded(
+            f"job {self._spec.name!r} stopped before {n_left} of {report.n_items} items were done: "
+            f"it has used {report.usd:f} of its {budget:f} US dollars; start it again with a "
+            "larger budget_usd to go on",
+            budget_usd=budget,
+            used_usd=report.usd,
+        )
 
     def _tell_ready(self, item: JobItem | None = None) -> None:
         """Have those who iterate see what has ended."""

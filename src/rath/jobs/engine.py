@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import AsyncGenerator, Callable
 from decimal import Decimal
 from importlib import import_module
@@ -58,8 +59,8 @@ class Rate:
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            if value is not None and not value > 0:
-                raise ValueError(f"Rate: {each.name} must be above 0, not {value!r}")
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"Rate: {each.name} must be a number above 0, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,9 @@ class ItemEvent(Struct, frozen=True, kw_only=True):
     error: str | None = None
     retryable: bool = True
     """Of a failed attempt: whether another one may do better."""
+
+    over_budget: bool = False
+    """Of a cancelled attempt: whether the budget of the job is what ended it."""
 
     worker: str = ""
     """Host and process that carried it out."""

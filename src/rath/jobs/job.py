@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -260,7 +261,9 @@ def map(  # documented as flow.map
         on_error: `keep` failed items as items with an `error`, or `raise` at the first one.
         max_failures: Give up when more items failed than this: a number, or, below 1, this share
             of all items.
-        budget_usd: US dollars for all runs of the job; overshot by the calls in flight at most.
+        budget_usd: US dollars for all runs of the job, those of earlier starts with them; overshot
+            by the calls in flight at most. Once it is used up the job ends with
+            `JobBudgetExceeded`, and a start with a larger one goes on.
         rate: The limits of model calls, over all workers.
         store: Where job and runs are recorded, or the URL of that; by default the store of the
             home.
@@ -405,8 +408,8 @@ def _check_options(
         if not isinstance(number, int) or number < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, not {number!r}")
     for name, amount in (("timeout", timeout), ("budget_usd", budget_usd)):
-        if amount is not None and not amount > 0:
-            raise ValueError(f"{name} must be above 0, not {amount!r}")
+        if amount is not None and not (math.isfinite(amount) and amount > 0):
+            raise ValueError(f"{name} must be a number above 0, not {amount!r}")
     if max_failures is not None and (
         max_failures < 0 or (max_failures > 1 and max_failures != int(max_failures))
     ):

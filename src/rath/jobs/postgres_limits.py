@@ -16,7 +16,7 @@ from rath.session.log.postgres_connection import Address, SharedConnection
 
 _TABLE = "job_limits"
 
-_MAKE = """
+MAKE_TABLE = """
 CREATE TABLE IF NOT EXISTS job_limits (job uuid PRIMARY KEY, state jsonb NOT NULL)
 """
 _ADD = "INSERT INTO job_limits VALUES (%s, %s::jsonb) ON CONFLICT DO NOTHING"
@@ -36,17 +36,14 @@ class PostgresLimits:
     that of the database. The row outlives the workers and the driver, and so does what was used.
 
     Args:
-        url: Of the database; the schema is that of a store at this URL.
+        address: The database, and the schema.
         spec: The job. Of `used_usd` and what the row knows the larger one counts.
-
-    Raises:
-        ValueError: The URL cannot be understood.
     """
 
-    def __init__(self, url: str, spec: JobSpec) -> None:
+    def __init__(self, address: Address, spec: JobSpec) -> None:
         self._spec = spec
-        self._address = Address.from_url(url)
-        self._connection = SharedConnection(self._address)
+        self._address = address
+        self._connection = SharedConnection(address)
         self._life = -1
 
     async def exchange(self, request: LeaseRequest) -> Lease:
@@ -90,5 +87,5 @@ class PostgresLimits:
             if found is None or not found[0]:
                 # Two that make one table at the same time hinder each other.
                 on.execute("SELECT pg_advisory_xact_lock(%s)", (self._address.lock_key(_TABLE),))
-                on.execute(_MAKE)
+                on.execute(MAKE_TABLE)
             on.execute(_ADD, (self._spec.job, msgspec.json.encode(LimitState()).decode()))

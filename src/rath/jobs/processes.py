@@ -309,7 +309,7 @@ class ProcessesEngine:
                 text has the traceback of one.
         """
         self._concurrency = spec.concurrency
-        self._limits = SharedLimits.of(spec)
+        self.limits = SharedLimits.of(spec)
         start = await runtime().call_in_worker(partial(_encode_job, spec))
         self._tasks = [
             asyncio.create_task(worker.keep_running(start), name="a worker process")
@@ -365,7 +365,7 @@ class ProcessesEngine:
 
     def lease(self, request: LeaseRequest) -> Lease:
         """Return what a worker may do by the limits of the job."""
-        return self._limits.lease(request)
+        return self.limits.lease(request)
 
     def take_end(self, worker: _WorkerProcess, delivery: int, event: ItemEvent) -> None:
         """Pass on the event of a delivery."""

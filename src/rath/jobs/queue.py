@@ -54,6 +54,13 @@ class QueuedItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workspace: WorkspaceMode
     rate: Rate | None
     budget_usd: Decimal | None
+    used_usd: Decimal
+
+    def __post_init__(self) -> None:
+        if self.budget_usd is not None and not self.budget_usd.is_finite():
+            raise ValueError("budget_usd is no amount")
+        if not self.used_usd.is_finite():
+            raise ValueError("used_usd is no amount")
 
 
 def check_queue_name(name: str) -> str:

@@ -4,6 +4,7 @@ procrastinate has tables of its own in the schema. Beside them:
 
     queue_version   the version of the tables below, and procrastinate's last migration
     item_events     how attempts ended; a row goes when the driver has read it
+    job_limits      rate and budget of each job, see `rath.jobs.postgres_limits`
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from psycopg import errors, sql
 from rath._async.runtime import runtime
 from rath.errors import EngineError
 from rath.jobs.engine import ItemEvent
+from rath.jobs.postgres_limits import MAKE_TABLE as MAKE_LIMITS
 from rath.jobs.queue import QueuedItem
 from rath.session.log.postgres_connection import DEFAULT_SCHEMA, Address
 
@@ -262,6 +264,7 @@ def _make_tables(connection: psycopg.Connection[Any], version: tuple[int, str]) 
     else:
         connection.execute(SchemaManager.get_schema())
     connection.execute(_MAKE)
+    connection.execute(MAKE_LIMITS)
     connection.execute("DELETE FROM queue_version")
     newest = TABLES_VERSION, _migrations()[-1].name
     connection.execute("INSERT INTO queue_version VALUES (%s, %s)", newest)

@@ -202,6 +202,7 @@ class QueueEngine:
             workspace=spec.workspace,
             rate=spec.rate,
             budget_usd=spec.budget_usd,
+            used_usd=spec.used_usd,
         )
         fields: dict[str, Any] = msgspec.to_builtins(queued)
         return Job(

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import Any, NamedTuple
 
 import msgspec
 from procrastinate import BaseRetryStrategy, JobContext, RetryDecision
@@ -29,6 +28,7 @@ from rath._core.dataclasses import dataclass
 from rath.errors import SessionDamaged
 from rath.flow.workflow import Workflow
 from rath.jobs.engine import ItemEvent, JobSpec, WorkItem
+from rath.jobs.postgres_limits import PostgresLimits
 from rath.jobs.queue import QueuedItem
 from rath.jobs.queue_database import TASK, QueueDatabase
 from rath.jobs.worker import MAX_ERROR_CHARS, ItemRunner, worker_name
@@ -45,6 +45,9 @@ _END_SECONDS = 5.0
 """How long a run that is left may take to end; a guess."""
 
 _WRITE_SECONDS = 60.0
+_KEPT_JOBS = 16
+"""Of how many jobs without items the limits are kept, for those that come soon; a guess."""
+
 _FIRST_WAIT, _LAST_WAIT = 0.2, 5.0
 
 
@@ -75,6 +78,13 @@ class _Requeue(BaseRetryStrategy):
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
         again = isinstance(exception, JobAborted | ConnectorException | asyncio.CancelledError)
         return RetryDecision() if again else None
+
+
+class _JobRunner(NamedTuple):
+    """What carries out the items of a job here, and the share of its limits."""
+
+    runner: ItemRunner
+    limits: PostgresLimits
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +145,9 @@ class QueueWorker:
         self._orphans: dict[int, float] = {}
         """Jobs that stand here as running and do not run, and since when."""
 
-        self._runners: WeakValueDictionary[QueuedItem, ItemRunner] = WeakValueDictionary()
+        self._jobs: dict[QueuedItem, _JobRunner] = {}
+        """By what all items of a job have; the one that was used last is the last."""
+
         self.ended: Counter[str] = Counter()
         """How many items have ended here, by status; `left` are those that others go on with."""
 
@@ -176,6 +188,7 @@ class QueueWorker:
         finally:
             upkeep.cancel()
             await asyncio.wait([upkeep])
+            await self._close_jobs(tuple(self._jobs))
             await self._database.close()
 
     async def _work(self) -> BaseException | None:
@@ -259,11 +272,11 @@ class QueueWorker:
         return await delivery.runner.run(WorkItem(queued.run, queued.attempt, session))
 
     def _runner(self, queued: QueuedItem, workflow: Workflow) -> ItemRunner:
-        """Return the one of the job, as long as items of it are carried out here."""
+        """Return the one of the job."""
         ids = dict.fromkeys(("driver", "run", "session"), queued.job)
         of_job = msgspec.structs.replace(queued, **ids, attempt=0)
-        runner = self._runners.get(of_job)
-        if runner is None:
+        job = self._jobs.pop(of_job, None)
+        if job is None:
             spec = JobSpec(
                 job=queued.job,
                 name=queued.name,
@@ -275,9 +288,26 @@ class QueueWorker:
                 workspace=queued.workspace,
                 rate=queued.rate,
                 budget_usd=queued.budget_usd,
+                used_usd=queued.used_usd,
             )
-            runner = self._runners[of_job] = ItemRunner(spec)
-        return runner
+            limits = PostgresLimits(self._database.address, spec)
+            job = _JobRunner(ItemRunner(spec, limits), limits)
+        self._jobs[of_job] = job
+        return job.runner
+
+    def _idle_jobs(self) -> list[QueuedItem]:
+        """Return the jobs that have no item here, the one that was used last at the end."""
+        used = {id(each.runner) for each in self._deliveries.values()}
+        return [of_job for of_job, job in self._jobs.items() if id(job.runner) not in used]
+
+    async def _close_jobs(self, jobs: Iterable[QueuedItem]) -> None:
+        """Tell what was used of the limits of jobs, and give their connections back."""
+        # All at once, so that an item that comes meanwhile takes none that is closed.
+        for job in [self._jobs.pop(of_job) for of_job in jobs]:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    await job.runner.aclose()
+            await runtime().call_in_worker(job.limits.close)
 
     async def _write(self, queued: QueuedItem, event: ItemEvent) -> None:
         """Write an event, once the server answers.
@@ -313,6 +343,7 @@ class QueueWorker:
                     )
                     if not row["n"]:
                         self.stop()
+                await self._close_jobs(self._idle_jobs()[:-_KEPT_JOBS])
             except ProcrastinateException as exc:
                 log.info("%s", self._database.error("looking after items", exc))
             await asyncio.sleep(self._options.beat)

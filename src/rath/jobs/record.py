@@ -90,7 +90,7 @@ class JobReport:
     """US dollars of all runs whose cost is known."""
 
     errors: tuple[tuple[str, int], ...]
-    """The last errors of failed items and how many have each, the most frequent first."""
+    """The last errors of items and how many have each, the most frequent first."""
 
     def __str__(self) -> str:
         states = ", ".join(f"{number} {state}" for state, number in self.counts.items())
@@ -114,7 +114,7 @@ def report_of(record: Iterable[Entry]) -> JobReport | None:
     start, last = starts[-1], [each[-1] for each in attempts.values()]
     counts = Counter(each.status for each in last)
     n_pending = start.n_items - len(last)
-    errors = Counter(each.error or "" for each in last if each.status == "failed")
+    errors = Counter(each.error for each in last if each.error is not None)
     return JobReport(
         start.name,
         start.engine,

@@ -28,6 +28,7 @@ from rath.jobs.limits import LimitSource
 from rath.llm.calls import call_limits
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.body import Body
+from rath.session.graph.recording import Edge
 from rath.session.outcome import Cancelled, NeedsApproval, NeedsDecision, NeedsInput
 from rath.session.session import Session
 
@@ -181,13 +182,14 @@ class _Attempt:
 
     def _event(self, problem: BaseException | None, worker: str, seconds: float) -> ItemEvent:
         out, item = self._out, self._item
-        body = None if out is None else out.body.latest
+        body = None if out is None else _made_so_far(out)
         usage, usd = (None, None) if body is None else _spent(body, item.session.body.latest)
+        over_budget = isinstance(problem, JobBudgetExceeded)
         status: ItemStatus = "done"
         error: str | None = None
         if problem is not None:
             # What the budget stops has not failed: no attempt mends it, and a later start goes on.
-            status = "cancelled" if isinstance(problem, JobBudgetExceeded) else "failed"
+            status = "cancelled" if over_budget else "failed"
             error = f"{type(problem).__name__}: {problem}"[:MAX_ERROR_CHARS]
         elif out is None or (body is not None and isinstance(body.outcome, Cancelled)):
             status = "cancelled"
@@ -202,11 +204,28 @@ class _Attempt:
             session=None if out is None else out.id,
             error=error,
             retryable=not isinstance(problem, _HOPELESS),
+            over_budget=over_budget,
             worker=worker,
             seconds=seconds,
             usage=usage,
             usd=usd,
         )
+
+
+def _made_so_far(out: Session) -> Body | None:
+    """Return the content of a run: of its output or, where that never began, of what came before.
+
+    Of several that it would have been made of, that with the longest record.
+    """
+    steps = [Edge(out.id, out.body, out.provenance)]
+    found: list[Body] = []
+    for step in steps:
+        latest = None if step.body is None else step.body.latest
+        if latest is not None:
+            found.append(latest)
+        elif step.provenance is not None:
+            steps += step.provenance.parents
+    return max(found, key=lambda each: len(each.record), default=None)
 
 
 def _spent(body: Body, given: Body | None) -> tuple[RathLLMTokenUsage | None, Decimal | None]:
