@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import pytest
 
 from rath.errors import ResumeMismatch, SessionBusy
 from rath.flow import Agent, Workflow
 from rath.session import Session
+from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsApproval
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, Turn, tool_call
@@ -208,3 +209,20 @@ def test_a_run_in_another_process_raises_session_busy_with_its_holder(
         release.touch()
         child.wait()
     assert Team(ScriptedClient([])).run(go(), run="a", store=store).text() == "two"
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.9])
+def test_an_input_whose_writer_was_cut_off_is_written_anew(
+    store: FileStore, tmp_path: Path, share: float
+) -> None:
+    key = UUID(int=7)
+    Team(ScriptedClient(["one", "two"])).run(go(), run=key, store=store).synchronize()
+    stored = store.read(uuid5(key, "input"))
+    assert stored is not None
+    other = FileStore(tmp_path / "other")
+    log = other.create(stored.session)
+    log.append(stored.data[: int(share * len(stored.data))])
+    log.abandon()
+    out = Team(ScriptedClient(["one", "two"])).run(go(), run=key, store=other).synchronize()
+    assert (out.outcome, out.text()) == (Completed(), "two")
+    assert all(verify(other, each).is_sound for each in other.stamps())

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from rath import flow
-from rath.jobs.job import Job
-from rath.session import Session
-from rath.session.outcome import NeedsDecision
 from rath.session.persistence.store import FileStore
 from tests.support.job_program import (
     CountedItem,
     count,
     counted_items,
+    decide_by_what_was_seen,
     lines,
     release,
     repeated_calls,
@@ -26,16 +24,6 @@ from tests.support.job_program import (
 from tests.support.waiting import wait_until
 
 N_ITEMS = 200 if os.environ.get("RATH_FULL") else 40
-
-
-def decide_by_what_was_seen(job: Job, folder: Path) -> None:
-    """Decide about each call in the middle of which a worker was killed: had it its effect?"""
-    seen = count(folder, "effects")
-    for item in job.waiting():
-        assert isinstance(item.outcome, NeedsDecision)
-        waiting = Session.load(item.outcome.session, store=job.store)
-        (call,) = waiting.open_calls
-        waiting.decide(call, "done" if seen[item.key] else "retry")
 
 
 @pytest.mark.timeout(180)

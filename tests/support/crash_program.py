@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from rath.flow import Agent, Compressor, Selector, Workflow
 from rath.flow.tool import FlowToolCall
@@ -30,6 +30,18 @@ _SCRIPTS: dict[str, list[list[tuple[str, str]]]] = {
 """By role: for each turn the calls that it makes; the turn after the last one is text."""
 
 
+Effects: TypeAlias = Literal["read_only", "idempotent", "non_idempotent"]
+
+
+def append_line(path: Path, text: str) -> None:
+    """Write a line, at once, which no other process can tear apart."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, f"{text}\n".encode())
+    finally:
+        os.close(file)
+
+
 class Noted(FlowToolCall):
     """A tool that writes each call to a file outside of the store."""
 
@@ -37,7 +49,7 @@ class Noted(FlowToolCall):
     pause = 0.0
     """Seconds that a call takes at least."""
 
-    def __init__(self, name: str, effects: Literal["read_only", "idempotent"], log: Path) -> None:
+    def __init__(self, name: str, effects: Effects, log: Path) -> None:
         self._name = name
         self.effects = effects
         self._log = log
@@ -59,12 +71,7 @@ class Noted(FlowToolCall):
 
     def note(self, arguments: Mapping[str, Any]) -> None:
         """Write that a call is made, at once."""
-        line = f"{arguments['key']}\n".encode()
-        file = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            os.write(file, line)
-        finally:
-            os.close(file)
+        append_line(self._log, str(arguments["key"]))
         time.sleep(self.pause)
 
 
@@ -81,12 +88,26 @@ class Asking(Noted):
 
 
 class CrashProgram(Workflow):
-    """Plans, works on two branches, puts them together, sums up, and ends."""
+    """Plans, works on two branches, puts them together, sums up, and ends.
 
-    def __init__(self, log: Path, *, pause: float = 0.0) -> None:
+    Args:
+        log: Gets the key of each call of a tool.
+        asked: Gets the role and the turn of each call of the model.
+        pause: Seconds that each call takes.
+        effects: What may be repeated of the tool `note`.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        *,
+        asked: Path | None = None,
+        pause: float = 0.0,
+        effects: Effects = "idempotent",
+    ) -> None:
         super().__init__()
-        provider = deterministic_provider(pause)
-        look, note = Noted("look", "read_only", log), Noted("note", "idempotent", log)
+        provider = deterministic_provider(pause, asked)
+        look, note = Noted("look", "read_only", log), Noted("note", effects, log)
         look.pause = note.pause = pause
 
         def agent(role: str, *tools: FlowToolCall) -> Agent:
@@ -108,23 +129,27 @@ class CrashProgram(Workflow):
         return chosen(short)
 
 
-def deterministic_provider(pause: float = 0.0) -> Provider:
+def deterministic_provider(pause: float = 0.0, asked: Path | None = None) -> Provider:
     """Return a provider whose model answers by nothing but the request, after `pause` seconds."""
-    client = ScriptedClient([partial(_answer, pause)] * 10_000)
+    client = ScriptedClient([partial(_answer, pause, asked)] * 10_000)
     register_chat_client("crash-model", lambda _: client)
     return Provider(provider_kind="crash-model", model="crash-model")
 
 
-def _answer(pause: float, request: RathLLMChatRequest) -> RathLLMAssistantMessage:
-    time.sleep(pause)
+def _answer(
+    pause: float, asked: Path | None, request: RathLLMChatRequest
+) -> RathLLMAssistantMessage:
     role = str(request.messages[0].content)
-    if role not in _SCRIPTS:
-        return RathLLMAssistantMessage(content="1" if role == "selector" else "in short")
     own = [
         message
         for message in request.messages
         if message.role == "assistant" and _is_of(role, message.tool_calls or ())
     ]
+    if asked is not None:
+        append_line(asked, f"{role} {len(own)}")
+    time.sleep(pause)
+    if role not in _SCRIPTS:
+        return RathLLMAssistantMessage(content="1" if role == "selector" else "in short")
     script = _SCRIPTS[role]
     if len(own) == len(script):
         return RathLLMAssistantMessage(content=f"{role} is done")

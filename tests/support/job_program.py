@@ -20,7 +20,10 @@ from rath.conformance.engine_program import (
     mend,
     release,
 )
+from rath.jobs.job import Job
 from rath.llm.provider import Provider
+from rath.session import Session
+from rath.session.outcome import NeedsDecision
 
 __all__ = [
     "CALL_USD",
@@ -29,6 +32,7 @@ __all__ = [
     "CountedTeam",
     "count",
     "counted_items",
+    "decide_by_what_was_seen",
     "lines",
     "mend",
     "priced_team",
@@ -62,3 +66,13 @@ def repeated_calls(folder: Path) -> dict[tuple[str, ...], int]:
     """The calls of the model that were made more than once: item, agent and turn."""
     calls = Counter(map(tuple, lines(folder, "calls")))
     return {call: n for call, n in calls.items() if n > 1}
+
+
+def decide_by_what_was_seen(job: Job, folder: Path) -> None:
+    """Decide about each call in the middle of which a process was killed: had it its effect?"""
+    seen = count(folder, "effects")
+    for item in job.waiting():
+        assert isinstance(item.outcome, NeedsDecision)
+        waiting = Session.load(item.outcome.session, store=job.store)
+        (call,) = waiting.open_calls
+        waiting.decide(call, "done" if seen[item.key] else "retry")

@@ -288,7 +288,8 @@ class AncestorWriter:
         log = self._store.read(session)
         written = None if log is None else _readable(log)
         opening: Opening
-        if written is None or not is_beginning(written, body):
+        is_outdated = session in self._open_logs.outdated
+        if written is None or is_outdated or not is_beginning(written, body):
             writer = LogWriter(self._store, session)
             parents = self.stored(complete.who.provenance.parents)
             first = beginning(complete.who, body, parents=parents)

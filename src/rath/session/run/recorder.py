@@ -120,17 +120,26 @@ class RecordingPlan:
         is made anew is returned as it stands: the first lines take its place.
 
         Raises:
-            PersistenceError: There is one already, or somebody else writes it, or it cannot be
-                opened.
+            SessionChanged: There is one already that is not made anew: where nobody has it open,
+                another process has begun it since this one looked, and was cut off.
+            PersistenceError: Somebody else writes it, or it cannot be opened.
         """
         if self.is_alone and isinstance(store, FileStore):
             return store.replace(session)
         log = store.read(session)
         is_outdated = session in self.open_logs.outdated
         self.open_logs.outdated.discard(session)
-        if log is not None and not log.is_finished:
-            return store.reopen(session, 0, size=len(log.data))
-        return log if log is not None and is_outdated else store.create(session)
+        if log is None or log.is_finished:
+            return log if log is not None and is_outdated else store.create(session)
+        if b"\n" in log.data and not is_outdated:
+            store.require_free(session)
+            raise SessionChanged(
+                session,
+                f"somebody else has begun session {session} in {store.where} meanwhile; load it "
+                "again, or run it again by its key",
+            )
+        # A writer that was cut off in its first line has said nothing.
+        return store.reopen(session, 0, size=len(log.data))
 
 
 def plan_recording(

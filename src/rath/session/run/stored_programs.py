@@ -466,6 +466,10 @@ def keyed_program(
     opened = open_store(store) if isinstance(store, str) else store or default_store()
     stored, root_id = StoredSource(opened, workspace=workspace), uuid5(run, "input")
     root = stored.session(root_id)
+    if root is not None and _is_cut_off(root, session):
+        opened.require_free(root_id)
+        stored.drop(root_id)
+        root = None
     # What a run begins with is stored before all else of it.
     stored.is_empty = root is None
     if root is None:
@@ -483,6 +487,15 @@ def keyed_program(
         if session.was_placed and (here.backend, here.spec) != (there.backend, there.spec):
             root.place_like(session)
     return Program(root, stored, cancelled=cancelled, has_key=True), root, run
+
+
+def _is_cut_off(root: Session, given: Session) -> bool:
+    """Tell whether the writer of what a run begins with was cut off, so that nothing else is there.
+
+    One that was given unfinished is stored so.
+    """
+    left = root.body.result().unfinished
+    return left is not None and not left.has_ended and not isinstance(given.outcome, Suspended)
 
 
 def _check_same_input(run: UUID, root: Session, session: Session) -> None:
