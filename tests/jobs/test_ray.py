@@ -245,6 +245,34 @@ def test_no_key_travels(
     assert key not in str(raised.value)
 
 
+def test_a_driver_lets_go_of_all_before_it_leaves(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray  # noqa: PLC0415
+    from ray._private.worker import global_worker  # noqa: PLC0415
+
+    # Ray ends a process that lets go of anything on another thread while it leaves.
+    left = list[object]()
+    driver: Any = global_worker
+    leave = ray.shutdown
+
+    def look_and_leave() -> None:
+        left.append(driver.core_worker.get_all_reference_counts())
+        leave()
+
+    monkeypatch.setattr(ray, "shutdown", look_and_leave)
+    job = job_of(tmp_path, counted_items(3, tmp_path, "hold"), "ray://auto?workers=2")
+    wait_until(lambda: len(lines(tmp_path, "held")) == 3)
+    job.cancel().synchronize()
+    with pytest.raises(EngineError, match="no worker was placed") as raised:
+        job_of(
+            tmp_path,
+            counted_items(1, tmp_path),
+            "ray://auto?workers=2&resources=docker:1&start_timeout=0.5",
+        ).synchronize()
+    assert (left, raised.type) == ([{}, {}], EngineError)
+
+
 class Unstored(Workflow):
     """Is never run."""
 

@@ -7,6 +7,9 @@
 
 Ray starts an actor that died anew, on whatever node has room, and never repeats a call by itself:
 the items that were in flight there are `lost`, and delivered again by who submitted them.
+
+The process of the driver is part of the cluster: Ray ends it, too, when the node that it is
+attached to dies, or the head cannot be reached for a minute. The next start of the job goes on.
 """
 
 from __future__ import annotations
@@ -166,7 +169,9 @@ class _RayConnection:
     """The one connection of this process to a cluster, while an engine uses it.
 
     A thread of its own makes and ends it: Linux ends the processes that Ray starts together with
-    the thread that started them.
+    the thread that started them. Whoever lets go of an object or an actor on another thread while
+    it is ended has the whole process ended by Ray, at once and without a word to Python: so an
+    engine has let go of all of them before it releases the connection.
     """
 
     def __init__(self) -> None:
@@ -399,6 +404,7 @@ class RayEngine:
         self._workers: list[_WorkerHandle] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._ray: Any = None
+        self._job: Any = None
 
     async def open(self, spec: JobSpec) -> None:
         """Connect to the cluster, or start one here, and wait for the first worker."""
@@ -407,8 +413,7 @@ class RayEngine:
         acquire = partial(_connection.acquire, self._options.address)
         self._ray = await runtime().call_in_worker(acquire)
         try:
-            actors = await runtime().call_in_worker(partial(self._start_actors, spec))
-            self._workers = [_WorkerHandle(actor) for actor in actors]
+            await runtime().call_in_worker(partial(self._start_actors, spec))
             for worker in self._workers:
                 self._expect(worker)
             await self._wait_for_worker()
@@ -437,16 +442,26 @@ class RayEngine:
 
     async def close(self) -> None:
         """Stop the workers, and the cluster if it was started here; what is in flight is left."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._events.close()
-        ray, self._ray = self._ray, None
-        if ray is not None:
-            await runtime().call_in_worker(partial(_stop_workers, ray, self._workers))
-            await runtime().call_in_worker(_connection.release)
+        self._waiting.clear()
+        if self._ray is None:
+            return
+        await runtime().call_in_worker(partial(_stop_workers, self._ray, self._workers))
+        # The calls of a killed worker fail; until then Ray holds on to them for who waits.
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        except TimeoutError:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self._workers:
+            worker.actor = None
+        self._ray = self._job = None
+        await runtime().call_in_worker(_connection.release)
 
-    def _start_actors(self, spec: JobSpec) -> list[Any]:
+    def _start_actors(self, spec: JobSpec) -> None:
         """Ask the cluster for the workers; on a worker thread."""
         ray, options = self._ray, self._options
         n_workers = options.workers
@@ -465,7 +480,7 @@ class RayEngine:
             scheduling_strategy="SPREAD",
         )
         self._job = ray.put(_encode_job(ray, spec))
-        return [actor_class.remote() for _ in range(n_workers)]
+        self._workers = [_WorkerHandle(actor_class.remote()) for _ in range(n_workers)]
 
     def _expect(self, worker: _WorkerHandle) -> None:
         """Wait in the background until a worker is placed, for the first time or anew."""
