@@ -4,6 +4,8 @@
     RayEngine --the job, once, by reference--> RayWorker (an asyncio actor) x `workers`
               --run, attempt and id----------> ItemRunner on the runtime of its process
               <------------------------ItemEvent
+    SharedLimits --leases--------------------> WorkerLimits
+                 <------------what is asked--
 
 Ray starts an actor that died anew, on whatever node has room, and never repeats a call by itself:
 the items that were in flight there are `lost`, and delivered again by who submitted them.
@@ -34,6 +36,7 @@ from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath.errors import EngineError, MissingExtra
 from rath.jobs.engine import EventQueue, ItemEvent, JobSpec, WorkItem, find_workflow
+from rath.jobs.limits import Lease, LeaseRequest, SharedLimits
 from rath.jobs.worker import MAX_ERROR_CHARS, ItemRunner, worker_name
 from rath.session.loading import load
 from rath.session.log.store import find_store, portable_url
@@ -291,10 +294,49 @@ async def _load_job(job: bytes) -> JobSpec:
     return await runtime().call_in_worker(make)
 
 
+class WorkerLimits:
+    """The limits of the job, which the driver has, in a worker; used on the runtime loop.
+
+    Only the driver can call: it comes for what is asked, and with the leases for it.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[LeaseRequest, asyncio.Future[Lease]]] = {}
+        self._n_asked = 0
+        self._news = asyncio.Event()
+
+    async def exchange(self, request: LeaseRequest) -> Lease:
+        """Wait for the driver's answer; see `LimitSource`."""
+        self._n_asked += 1
+        number = self._n_asked
+        answer: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._asked[number] = request, answer
+        self._news.set()
+        try:
+            return await answer
+        finally:
+            del self._asked[number]
+
+    async def fetch(self, leases: Mapping[int, Lease]) -> dict[int, LeaseRequest]:
+        """Give leases to who waits for them, and return what is asked once there is anything.
+
+        What had no answer is among it again: it, or its answer, may have been lost on its way.
+        """
+        for number, lease in leases.items():
+            _, answer = self._asked.get(number, (None, None))
+            if answer is not None and not answer.done():
+                answer.set_result(lease)
+        while not (asked := {n: each for n, (each, to) in self._asked.items() if not to.done()}):
+            self._news.clear()
+            await self._news.wait()
+        return asked
+
+
 class RayWorker:
     """An actor: carries out items on the runtime of its process, with its own credentials."""
 
     def __init__(self) -> None:
+        self._limits = WorkerLimits()
         self._runner: ItemRunner | None = None
         self._tasks: set[asyncio.Task[ItemEvent]] = set()
         self._loading: Counter[UUID] = Counter()
@@ -308,7 +350,7 @@ class RayWorker:
         if self._runner is None:
             spec = await runtime().await_run(partial(_load_job, job), label="a job")
             self._store = spec.store
-            self._runner = ItemRunner(spec)
+            self._runner = ItemRunner(spec, self._limits)
         return worker_name()
 
     async def run(self, run: UUID, attempt: int, session: UUID) -> ItemEvent:
@@ -322,6 +364,11 @@ class RayWorker:
     async def cancel(self, run: UUID) -> None:
         """End the attempts at an item; an event of each comes still."""
         await runtime().await_run(partial(self._cancel, run), label=f"the end of item {run}")
+
+    async def limits(self, leases: Mapping[int, Lease]) -> dict[int, LeaseRequest]:
+        """Take leases, and return what is asked of the limits of the job once there is anything."""
+        fetch = partial(self._limits.fetch, leases)
+        return await runtime().await_run(fetch, label="the limits of a job")
 
     async def stop(self) -> None:
         """Give up what is in flight: nobody is there any more to hear of it."""
@@ -381,6 +428,9 @@ class _WorkerHandle:
         self.expected_until = 0.0
         """The end of the time in which its share is kept for it."""
 
+        self.has_limits = False
+        """Whether somebody answers what it asks of the limits of the job."""
+
     @property
     def has_share(self) -> bool:
         """Whether items are kept for it."""
@@ -409,6 +459,8 @@ class RayEngine:
     async def open(self, spec: JobSpec) -> None:
         """Connect to the cluster, or start one here, and wait for the first worker."""
         self._concurrency = spec.concurrency
+        self._has_limits = spec.rate is not None or spec.budget_usd is not None
+        self.limits = SharedLimits.of(spec)
         self._news = asyncio.Event()
         acquire = partial(_connection.acquire, self._options.address)
         self._ray = await runtime().call_in_worker(acquire)
@@ -497,8 +549,26 @@ class RayEngine:
         except self._ray.exceptions.RayError as exc:
             worker.is_gone = True
             self._last_error = str(exc)
+        if worker.is_ready and self._has_limits and not worker.has_limits:
+            self._spawn(self._share_limits(worker))
         self._news.set()
         self._dispatch()
+
+    async def _share_limits(self, worker: _WorkerHandle) -> None:
+        """Answer what a worker asks of the limits of the job, as long as it lives.
+
+        What it was granted before it died counts as used.
+        """
+        worker.has_limits = True
+        leases: dict[int, Lease] = {}
+        try:
+            while True:
+                asked: dict[int, LeaseRequest] = await worker.actor.limits.remote(leases)
+                leases = {number: self.limits.lease(each) for number, each in asked.items()}
+        except self._ray.exceptions.RayError:
+            worker.has_limits = False
+        if worker.is_ready:
+            self._expect(worker)
 
     async def _wait_for_worker(self) -> None:
         """Wait until one worker is there.
