@@ -51,6 +51,9 @@ _PLACEMENT_SECONDS = 30.0
 _STOP_SECONDS = 5.0
 """How long the workers may take to end what they do when the engine is closed; a guess."""
 
+_KILL_SECONDS = 30.0
+"""How long it may take until the calls of workers that were killed have failed; a guess."""
+
 _SPARE_CALLS = 32
 """Calls of an actor beside the items, such as those that cancel."""
 
@@ -501,7 +504,7 @@ class RayEngine:
         await runtime().call_in_worker(partial(_stop_workers, self._ray, self._workers))
         # The calls of a killed worker fail; until then Ray holds on to them for who waits.
         try:
-            async with asyncio.timeout(_STOP_SECONDS):
+            async with asyncio.timeout(_KILL_SECONDS):
                 while self._tasks:
                     await asyncio.wait(self._tasks)
         except TimeoutError:
