@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from rath import flow
 from rath.conformance import LocalProcessHarness, WorkerPlace, check_engine
 from rath.errors import EngineError, MissingExtra
 from rath.flow import Agent, Workflow
-from rath.jobs.engine import find_engine
+from rath.jobs.engine import Engine, JobSpec, Rate, find_engine
 from rath.jobs.job import Job
-from rath.jobs.ray import RayOptions, read_options
+from rath.jobs.limits import SharedLimits
+from rath.jobs.ray import RayEngine, RayOptions, read_options
 from rath.llm.provider import Provider
 from rath.session import Session
 from rath.testing import FakeSessionStore
@@ -57,7 +58,9 @@ def cluster() -> Generator[RayCluster]:
             yield started
 
 
-def job_of(tmp_path: Path, items: Any, engine: str = "ray://auto?workers=3", **options: Any) -> Job:
+def job_of(
+    tmp_path: Path, items: Any, engine: Engine | str = "ray://auto?workers=3", **options: Any
+) -> Job:
     return flow.map(
         options.pop("workflow", None) or team(),
         items,
@@ -245,6 +248,37 @@ def test_no_key_travels(
     assert key not in str(raised.value)
 
 
+def test_a_driver_lets_go_of_all_before_it_leaves(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray  # noqa: PLC0415
+    from ray._private.worker import global_worker  # noqa: PLC0415
+
+    # Ray ends a process that lets go of anything on another thread while it leaves.
+    left = list[object]()
+    driver: Any = global_worker
+    leave = ray.shutdown
+
+    def look_and_leave() -> None:
+        # The thread of Ray that told of the last answer may hold it for a moment.
+        with suppress(AssertionError):
+            wait_until(lambda: not driver.core_worker.get_all_reference_counts())
+        left.append(driver.core_worker.get_all_reference_counts())
+        leave()
+
+    monkeypatch.setattr(ray, "shutdown", look_and_leave)
+    job = job_of(tmp_path, counted_items(3, tmp_path, "hold"), "ray://auto?workers=2")
+    wait_until(lambda: len(lines(tmp_path, "held")) == 3)
+    job.cancel().synchronize()
+    with pytest.raises(EngineError, match="no worker was placed") as raised:
+        job_of(
+            tmp_path,
+            counted_items(1, tmp_path),
+            "ray://auto?workers=2&resources=docker:1&start_timeout=0.5",
+        ).synchronize()
+    assert (left, raised.type) == ([{}, {}], EngineError)
+
+
 class Unstored(Workflow):
     """Is never run."""
 
@@ -297,6 +331,48 @@ def test_a_job_outlives_a_worker_and_a_node(cluster: RayCluster, tmp_path: Path)
     assert count(tmp_path, "effects") == {item.key: 1 for item in items}
     # Only what waited for its answer in the processes that died is asked for again.
     assert {role for _, role, _ in repeated_calls(tmp_path)} == {"reviewer"}
+
+
+# ---------------------------------------------------------------- limits
+
+
+class StoppedClock(RayEngine):
+    """No call is forgotten by its limits, however long the test takes."""
+
+    async def open(self, spec: JobSpec) -> None:
+        await super().open(spec)
+        self.limits = SharedLimits(
+            spec.rate, spec.budget_usd, used_usd=spec.used_usd, clock=lambda: 0.0
+        )
+
+    def waiting(self) -> set[str]:
+        """The workers that were told to wait."""
+        uses = self.limits.state.endpoints.values()
+        return {demand.holder for use in uses for demand in use.demands}
+
+
+def test_workers_share_the_limits_of_their_job(cluster: RayCluster, tmp_path: Path) -> None:
+    engine = StoppedClock(RayOptions(workers=4, num_cpus=0.25))
+    items = counted_items(24, tmp_path, "hold")
+    job = job_of(
+        tmp_path, items, engine, job="limited", concurrency=24, rate=Rate(requests_per_minute=60)
+    )
+
+    def n_calls() -> int:
+        return sum(count(tmp_path, "calls").values())
+
+    wait_until(lambda: n_calls() >= 60 and bool(engine.waiting()), "the others wait")
+    # What comes in the place of a worker has nothing of its own, and asks, too.
+    before = set(engine.limits.state.holders)
+    assert len(before) == 4
+    os.kill(min(pids(tmp_path)), signal.SIGKILL)
+    wait_until(lambda: bool(engine.waiting() - before), "another worker waits")
+    job.cancel().synchronize()
+    assert n_calls() == 60
+    release(tmp_path)
+    again = job_of(tmp_path, items, job="limited")
+    assert {item.state for item in again} == {"done"}, [item.error for item in again]
+    assert count(tmp_path, "effects") == {item.key: 1 for item in items}
 
 
 class RayHarness(LocalProcessHarness):

@@ -4,9 +4,14 @@
     RayEngine --the job, once, by reference--> RayWorker (an asyncio actor) x `workers`
               --run, attempt and id----------> ItemRunner on the runtime of its process
               <------------------------ItemEvent
+    SharedLimits --leases--------------------> WorkerLimits
+                 <------------what is asked--
 
 Ray starts an actor that died anew, on whatever node has room, and never repeats a call by itself:
 the items that were in flight there are `lost`, and delivered again by who submitted them.
+
+The process of the driver is part of the cluster: Ray ends it, too, when the node that it is
+attached to dies, or the head cannot be reached for a minute. The next start of the job goes on.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath.errors import EngineError, MissingExtra
 from rath.jobs.engine import EventQueue, ItemEvent, JobSpec, WorkItem, find_workflow
+from rath.jobs.limits import Lease, LeaseRequest, SharedLimits
 from rath.jobs.worker import MAX_ERROR_CHARS, ItemRunner, worker_name
 from rath.session.loading import load
 from rath.session.log.store import find_store, portable_url
@@ -44,6 +50,9 @@ _PLACEMENT_SECONDS = 30.0
 
 _STOP_SECONDS = 5.0
 """How long the workers may take to end what they do when the engine is closed; a guess."""
+
+_KILL_SECONDS = 30.0
+"""How long it may take until the calls of workers that were killed have failed; a guess."""
 
 _SPARE_CALLS = 32
 """Calls of an actor beside the items, such as those that cancel."""
@@ -166,7 +175,9 @@ class _RayConnection:
     """The one connection of this process to a cluster, while an engine uses it.
 
     A thread of its own makes and ends it: Linux ends the processes that Ray starts together with
-    the thread that started them.
+    the thread that started them. Whoever lets go of an object or an actor on another thread while
+    it is ended has the whole process ended by Ray, at once and without a word to Python: so an
+    engine has let go of all of them before it releases the connection.
     """
 
     def __init__(self) -> None:
@@ -286,10 +297,49 @@ async def _load_job(job: bytes) -> JobSpec:
     return await runtime().call_in_worker(make)
 
 
+class WorkerLimits:
+    """The limits of the job, which the driver has, in a worker; used on the runtime loop.
+
+    Only the driver can call: it comes for what is asked, and with the leases for it.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[LeaseRequest, asyncio.Future[Lease]]] = {}
+        self._n_asked = 0
+        self._news = asyncio.Event()
+
+    async def exchange(self, request: LeaseRequest) -> Lease:
+        """Wait for the driver's answer; see `LimitSource`."""
+        self._n_asked += 1
+        number = self._n_asked
+        answer: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._asked[number] = request, answer
+        self._news.set()
+        try:
+            return await answer
+        finally:
+            del self._asked[number]
+
+    async def fetch(self, leases: Mapping[int, Lease]) -> dict[int, LeaseRequest]:
+        """Give leases to who waits for them, and return what is asked once there is anything.
+
+        What had no answer is among it again: it, or its answer, may have been lost on its way.
+        """
+        for number, lease in leases.items():
+            _, answer = self._asked.get(number, (None, None))
+            if answer is not None and not answer.done():
+                answer.set_result(lease)
+        while not (asked := {n: each for n, (each, to) in self._asked.items() if not to.done()}):
+            self._news.clear()
+            await self._news.wait()
+        return asked
+
+
 class RayWorker:
     """An actor: carries out items on the runtime of its process, with its own credentials."""
 
     def __init__(self) -> None:
+        self._limits = WorkerLimits()
         self._runner: ItemRunner | None = None
         self._tasks: set[asyncio.Task[ItemEvent]] = set()
         self._loading: Counter[UUID] = Counter()
@@ -303,7 +353,7 @@ class RayWorker:
         if self._runner is None:
             spec = await runtime().await_run(partial(_load_job, job), label="a job")
             self._store = spec.store
-            self._runner = ItemRunner(spec)
+            self._runner = ItemRunner(spec, self._limits)
         return worker_name()
 
     async def run(self, run: UUID, attempt: int, session: UUID) -> ItemEvent:
@@ -317,6 +367,11 @@ class RayWorker:
     async def cancel(self, run: UUID) -> None:
         """End the attempts at an item; an event of each comes still."""
         await runtime().await_run(partial(self._cancel, run), label=f"the end of item {run}")
+
+    async def limits(self, leases: Mapping[int, Lease]) -> dict[int, LeaseRequest]:
+        """Take leases, and return what is asked of the limits of the job once there is anything."""
+        fetch = partial(self._limits.fetch, leases)
+        return await runtime().await_run(fetch, label="the limits of a job")
 
     async def stop(self) -> None:
         """Give up what is in flight: nobody is there any more to hear of it."""
@@ -376,6 +431,9 @@ class _WorkerHandle:
         self.expected_until = 0.0
         """The end of the time in which its share is kept for it."""
 
+        self.has_limits = False
+        """Whether somebody answers what it asks of the limits of the job."""
+
     @property
     def has_share(self) -> bool:
         """Whether items are kept for it."""
@@ -399,16 +457,18 @@ class RayEngine:
         self._workers: list[_WorkerHandle] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._ray: Any = None
+        self._job: Any = None
 
     async def open(self, spec: JobSpec) -> None:
         """Connect to the cluster, or start one here, and wait for the first worker."""
         self._concurrency = spec.concurrency
+        self._has_limits = spec.rate is not None or spec.budget_usd is not None
+        self.limits = SharedLimits.of(spec)
         self._news = asyncio.Event()
         acquire = partial(_connection.acquire, self._options.address)
         self._ray = await runtime().call_in_worker(acquire)
         try:
-            actors = await runtime().call_in_worker(partial(self._start_actors, spec))
-            self._workers = [_WorkerHandle(actor) for actor in actors]
+            await runtime().call_in_worker(partial(self._start_actors, spec))
             for worker in self._workers:
                 self._expect(worker)
             await self._wait_for_worker()
@@ -437,16 +497,26 @@ class RayEngine:
 
     async def close(self) -> None:
         """Stop the workers, and the cluster if it was started here; what is in flight is left."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._events.close()
-        ray, self._ray = self._ray, None
-        if ray is not None:
-            await runtime().call_in_worker(partial(_stop_workers, ray, self._workers))
-            await runtime().call_in_worker(_connection.release)
+        self._waiting.clear()
+        if self._ray is None:
+            return
+        await runtime().call_in_worker(partial(_stop_workers, self._ray, self._workers))
+        # The calls of a killed worker fail; until then Ray holds on to them for who waits.
+        try:
+            async with asyncio.timeout(_KILL_SECONDS):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        except TimeoutError:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self._workers:
+            worker.actor = None
+        self._ray = self._job = None
+        await runtime().call_in_worker(_connection.release)
 
-    def _start_actors(self, spec: JobSpec) -> list[Any]:
+    def _start_actors(self, spec: JobSpec) -> None:
         """Ask the cluster for the workers; on a worker thread."""
         ray, options = self._ray, self._options
         n_workers = options.workers
@@ -465,7 +535,7 @@ class RayEngine:
             scheduling_strategy="SPREAD",
         )
         self._job = ray.put(_encode_job(ray, spec))
-        return [actor_class.remote() for _ in range(n_workers)]
+        self._workers = [_WorkerHandle(actor_class.remote()) for _ in range(n_workers)]
 
     def _expect(self, worker: _WorkerHandle) -> None:
         """Wait in the background until a worker is placed, for the first time or anew."""
@@ -482,8 +552,26 @@ class RayEngine:
         except self._ray.exceptions.RayError as exc:
             worker.is_gone = True
             self._last_error = str(exc)
+        if worker.is_ready and self._has_limits and not worker.has_limits:
+            self._spawn(self._share_limits(worker))
         self._news.set()
         self._dispatch()
+
+    async def _share_limits(self, worker: _WorkerHandle) -> None:
+        """Answer what a worker asks of the limits of the job, as long as it lives.
+
+        What it was granted before it died counts as used.
+        """
+        worker.has_limits = True
+        leases: dict[int, Lease] = {}
+        try:
+            while True:
+                asked: dict[int, LeaseRequest] = await worker.actor.limits.remote(leases)
+                leases = {number: self.limits.lease(each) for number, each in asked.items()}
+        except self._ray.exceptions.RayError:
+            worker.has_limits = False
+        if worker.is_ready:
+            self._expect(worker)
 
     async def _wait_for_worker(self) -> None:
         """Wait until one worker is there.
