@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,6 +210,53 @@ def test_a_run_in_another_process_raises_session_busy_with_its_holder(
         release.touch()
         child.wait()
     assert Team(ScriptedClient([])).run(go(), run="a", store=store).text() == "two"
+
+
+class Overtaken(FileStore):
+    """A store whose sessions another process has written to their ends when one looks for it."""
+
+    def __init__(self, folder: Path, ended: FileStore) -> None:
+        super().__init__(folder)
+        self._ended = ended
+
+    def require_free(self, session: UUID, **options: str) -> None:
+        for path in self.directory.glob("*partial__"):
+            path.unlink()
+        shutil.copytree(self._ended.directory, self.directory, dirs_exist_ok=True)
+        super().require_free(session, **options)
+
+
+def test_what_ends_between_the_look_at_its_log_and_at_its_writer_is_served(
+    store: FileStore, tmp_path: Path
+) -> None:
+    effects: list[str] = []
+
+    def note(*_: object) -> str:
+        effects.append("noted")
+        return "noted"
+
+    def team(*turns: Turn) -> Team:
+        return Team(ScriptedClient(turns), FunctionTool("note", note))
+
+    key = UUID(int=7)
+    team(tool_call("note"), "one", "two").run(go(), run=key, store=store).synchronize()
+    logs = {each: log for each in store.stamps() if (log := store.read(each)) is not None}
+    (first,) = (each for each, log in logs.items() if b'"intent"' in log.data)
+    behind = Overtaken(tmp_path / "behind", store)
+    # What is there while the tool runs.
+    given, data = uuid5(key, "input"), logs[first].data
+    for session, so_far in (
+        (given, logs[given].data),
+        (first, data[: data.index(b"\n", data.index(b'"intent"')) + 1]),
+    ):
+        written = behind.create(session)
+        written.append(so_far)
+        if session == given:
+            written.finish()
+        else:
+            written.abandon()
+    out = team().run(go(), run=key, store=behind).synchronize()
+    assert (out.outcome, out.text(), effects) == (Completed(), "two", ["noted"])
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.9])

@@ -636,13 +636,17 @@ class LogSource:
         self._seen[session] = _state(log)
         return log
 
-    def has_changed(self) -> bool:
-        """Tell whether a log is another one than when it was read; reads all of them again.
+    def has_changed(self, session: UUID | None = None) -> bool:
+        """Tell whether a log is another one than when it was read.
+
+        Args:
+            session: Whose log; by default all that were read, which are read again.
 
         Raises:
             PersistenceError: One cannot be read.
         """
-        return any(_state(self.store.read(each)) != state for each, state in self._seen.items())
+        seen = self._seen if session is None else {session: self._seen.get(session)}
+        return any(_state(self.store.read(each)) != state for each, state in seen.items())
 
     def content(self, data: bytes, where: str, *, is_finished: bool) -> ParsedLog:
         """Return the content of a log.

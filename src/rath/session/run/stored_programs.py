@@ -137,6 +137,17 @@ class StoredSource:
                 histories.append(history_of(session.record, body.unfinished, is_there=is_there))
         return sorted(histories, key=lambda history: not history.is_there)
 
+    def forget_outdated(self, session: UUID) -> bool:
+        """Forget a session if its log has changed since it was read; tell whether it has."""
+        with self._busy:
+            if not self._source.has_changed(session):
+                return False
+            self._source = LogSource(self.store)
+            self._contents.clear()
+            self._built.clear()
+            self._sessions.pop(session, None)
+        return True
+
     def drop(self, session: UUID) -> None:
         """Forget a session that is made anew; its log stays until the new one takes its place."""
         open_logs_of(self.store).outdated.add(session)
@@ -269,8 +280,12 @@ class Program:
             if not started.body.done():
                 return started
         found = self.stored.find(session)
-        if found is not None and found.written.unfinished is not None:
+        while found is not None and found.written.unfinished is not None:
             self.stored.store.require_free(session)
+            if not self.stored.forget_outdated(session):
+                break
+            # Its writer has written more since it was read, and has let it go.
+            found = self.stored.find(session)
         if found is None or not self._is_moved(session):
             return found or held
         return replace(found, placement=self._session.placement, is_moved=True)
@@ -466,10 +481,13 @@ def keyed_program(
     opened = open_store(store) if isinstance(store, str) else store or default_store()
     stored, root_id = StoredSource(opened, workspace=workspace), uuid5(run, "input")
     root = stored.session(root_id)
-    if root is not None and _is_cut_off(root, session):
+    while root is not None and _is_cut_off(root, session):
         opened.require_free(root_id)
-        stored.drop(root_id)
-        root = None
+        if stored.forget_outdated(root_id):
+            root = stored.session(root_id)
+        else:
+            stored.drop(root_id)
+            root = None
     # What a run begins with is stored before all else of it.
     stored.is_empty = root is None
     if root is None:
