@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from uuid import UUID, uuid4
 
 from rath._async.runtime import runtime
 from rath.errors import SessionChanged
-from rath.jobs.engine import JobSpec, WorkItem, job_id
+from rath.jobs.engine import ItemEvent, JobSpec, WorkItem, job_id
 from rath.jobs.worker import ItemRunner
 from rath.session.persistence.store import FileStore
 from tests.support.job_program import count, counted_items, repeated_calls, team
@@ -60,3 +61,25 @@ def test_a_log_that_is_never_free_is_an_error_in_the_end(tmp_path: Path) -> None
     item = item_in(tmp_path)
     event = runtime().run(partial(ItemRunner(spec_of(store)).run, item), label="a test")
     assert (event.status, event.error) == ("failed", "SessionChanged: changed meanwhile")
+
+
+def test_an_input_that_is_not_stored_fails_its_item(tmp_path: Path) -> None:
+    runner = ItemRunner(spec_of(FileStore(tmp_path / "store")))
+    event = runtime().run(partial(runner.run_stored, uuid4(), 1, uuid4()), label="a test")
+    assert event.status == "failed"
+    assert "not found" in str(event.error)
+
+
+def test_an_item_that_is_cancelled_before_it_is_loaded_does_not_run(tmp_path: Path) -> None:
+    item, store = item_in(tmp_path), FileStore(tmp_path / "store")
+    item.session.save(store=store)
+    runner = ItemRunner(spec_of(store))
+
+    async def cancelled() -> ItemEvent:
+        attempt = asyncio.ensure_future(runner.run_stored(item.run, 1, item.session.id))
+        await asyncio.sleep(0)
+        runner.cancel(item.run)
+        return await attempt
+
+    event = runtime().run(cancelled, label="a test")
+    assert (event.status, event.session, count(tmp_path, "effects")) == ("cancelled", None, {})

@@ -1,4 +1,4 @@
-"""The page of what backends can do: `python -m tests.support.capabilities` writes it anew."""
+"""The page of what backends and engines can do; `python -m tests.support.capabilities` makes it."""
 
 from __future__ import annotations
 
@@ -52,12 +52,44 @@ The fields of [`Capabilities`](backend.md), from `capabilities()`.
 
 {claims}"""
 
+_ENGINES = """\
+## Engines of jobs
+
+Where the items of a [job](../tutorial/beyond_one_machine.md) are carried out; [`check_engine`]\
+(conformance.md) tries what stands here of deliveries and kills.
+
+| | this process | `procs:4` | `ray://auto` | `postgres://host/db` |
+| --- | --- | --- | --- | --- |
+| Needs | nothing | nothing | `openrath[ray]`, a cluster | `openrath[queue]`, PostgreSQL, \
+`rath worker` |
+| Delivery of an item | once | at least once | at least once | at least once |
+| Workflow | any object | importable, or declared by the program | importable, or declared by the \
+program | `"module:name"` that the worker allows |
+| Store | any | files or PostgreSQL | PostgreSQL, or files that all nodes share with locks | \
+PostgreSQL |
+| A worker is killed | the job ends; start it again | its items go to another worker | its items \
+go to another worker | another worker takes its items |
+| A node is lost | the job ends; start it again | the job ends; start it again | its items go to \
+another node | workers of other nodes take its items |
+| The driver is killed | start it again | the workers end; start it again | the workers end; start \
+it again | the workers finish what they have; start it again |
+| Keys of models | of the program | environment and config of this machine | environment and \
+config of the nodes | environment and config of the worker |
+| Limits and budget | of this process | leases from the driver | leases from an actor | leases \
+from a table of the database |
+| Cancel | ends the runs | ends the runs | ends the runs | ends the runs, and empties the queue |
+| Drivers of one job | one, as it writes its log | one | one | one |
+| Jobs on the same workers | one | one | one, each job has its own actors | many |
+| Platforms | Linux, macOS | Linux, macOS | where Ray has wheels | Linux, macOS |
+"""
+
 
 def page(reports: Mapping[str, Report]) -> str:
     """Return the whole page."""
-    return _TEXT.format(
+    text = _TEXT.format(
         found=capability_table(reports), skipped=_skipped(reports), claims=table_of_claims()
     )
+    return f"{text}\n{_ENGINES}"
 
 
 def column(text: str, name: str) -> dict[str, str]:

@@ -37,9 +37,8 @@ from rath._async.runtime import at_exit, runtime
 from rath.errors import EngineError
 from rath.jobs.engine import EventQueue, ItemEvent, JobSpec, WorkItem, find_workflow
 from rath.jobs.limits import Lease, LeaseRequest, SharedLimits
-from rath.jobs.worker import MAX_ERROR_CHARS, ItemRunner, worker_name
+from rath.jobs.worker import ItemRunner, worker_name
 from rath.session.log.store import find_store, portable_url
-from rath.session.session import Session
 
 MAX_START_DEATHS = 3
 """How often in a row a worker may die before it is ready until it is given up; a guess."""
@@ -537,15 +536,9 @@ class _Carrier:
     """Carries out the items that come to a worker."""
 
     def __init__(self, spec: JobSpec, writer: _MessageWriter) -> None:
-        self._spec = spec
         self._writer = writer
         self._limits = _DriverLimits(writer)
         self._runner = ItemRunner(spec, self._limits)
-        self._running: dict[int, UUID] = {}
-        """The run of each delivery."""
-
-        self._cancelled: set[int] = set()
-        """The deliveries that were cancelled, perhaps before their input was loaded."""
 
     def take(self, message: ToWorker) -> None:
         """Begin what a message asks for; called on the main thread."""
@@ -563,30 +556,11 @@ class _Carrier:
 
     async def cancel_all(self) -> None:
         """End all attempts; returns at once."""
-        for run in set(self._running.values()):
-            await self._cancel(run)
+        self._runner.cancel_all()
 
     async def _run(self, message: RunItem) -> None:
-        self._running[message.delivery] = message.run
-        try:
-            event = await self._execute(message)
-        finally:
-            del self._running[message.delivery]
-            self._cancelled.discard(message.delivery)
+        event = await self._runner.run_stored(message.run, message.attempt, message.session)
         self._writer.put(ItemEnd(message.delivery, event))
 
-    async def _execute(self, message: RunItem) -> ItemEvent:
-        end = partial(ItemEvent, run=message.run, attempt=message.attempt, worker=worker_name())
-        load = partial(Session.load, message.session, store=self._spec.store)
-        try:
-            session = await runtime().call_in_worker(load)
-        except Exception as exc:  # noqa: BLE001  # whatever it is, it belongs to the item
-            text = f"its input cannot be loaded: {type(exc).__name__}: {exc}"
-            return end(status="failed", error=text[:MAX_ERROR_CHARS])
-        if message.delivery in self._cancelled:
-            return end(status="cancelled")
-        return await self._runner.run(WorkItem(message.run, message.attempt, session))
-
     async def _cancel(self, run: UUID) -> None:
-        self._cancelled.update(each for each, of in self._running.items() if of == run)
         self._runner.cancel(run)

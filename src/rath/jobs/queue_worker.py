@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,15 +24,13 @@ from procrastinate.jobs import Job, Status
 
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
-from rath.errors import SessionDamaged
 from rath.flow.workflow import Workflow
-from rath.jobs.engine import ItemEvent, JobSpec, WorkItem
+from rath.jobs.engine import ItemEvent, JobSpec
 from rath.jobs.postgres_limits import PostgresLimits
 from rath.jobs.queue import QueuedItem
 from rath.jobs.queue_database import TASK, QueueDatabase
 from rath.jobs.worker import MAX_ERROR_CHARS, ItemRunner, worker_name
 from rath.session.log.store import SessionStore
-from rath.session.session import Session
 
 log = logging.getLogger("rath.queue")
 
@@ -96,10 +93,10 @@ class _Delivery:
     """Procrastinate's id of this worker when the item was taken."""
 
     runner: ItemRunner | None = None
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
-        self.cancelled.set()
+        self.is_cancelled = True
         if self.runner is not None:
             self.runner.cancel(self.queued.run)
 
@@ -258,18 +255,13 @@ class QueueWorker:
             workflow = await runtime().call_in_worker(partial(self._load, queued.reference))
         except Exception as exc:  # noqa: BLE001  # programs raise anything; it belongs to the item
             return delivery.event(exc, retryable=False)
-        try:
-            load = partial(Session.load, queued.session, store=self._store)
-            session = await runtime().call_in_worker(load)
-        except Exception as exc:  # noqa: BLE001  # as above
-            if queued.store != self._store.where:
-                exc.add_note(f"the store of the job is {queued.store}")
-                log.warning("%s: the store of the job is %s", exc, queued.store)
-            return delivery.event(exc, retryable=not isinstance(exc, SessionDamaged))
-        delivery.runner = self._runner(queued, workflow)
-        if delivery.cancelled.is_set():
+        if delivery.is_cancelled:
             return ItemEvent(run=queued.run, attempt=queued.attempt, status="cancelled")
-        return await delivery.runner.run(WorkItem(queued.run, queued.attempt, session))
+        delivery.runner = self._runner(queued, workflow)
+        event = await delivery.runner.run_stored(queued.run, queued.attempt, queued.session)
+        if event.status == "failed" and event.session is None:
+            log.warning("%s; the store of its job is %s", event.error, queued.store)
+        return event
 
     def _runner(self, queued: QueuedItem, workflow: Workflow) -> ItemRunner:
         """Return the one of the job."""

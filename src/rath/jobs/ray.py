@@ -38,7 +38,6 @@ from rath.errors import EngineError, MissingExtra
 from rath.jobs.engine import EventQueue, ItemEvent, JobSpec, WorkItem, find_workflow
 from rath.jobs.limits import Lease, LeaseRequest, SharedLimits
 from rath.jobs.worker import MAX_ERROR_CHARS, ItemRunner, worker_name
-from rath.session.loading import load
 from rath.session.log.store import find_store, portable_url
 
 SESSIONS_PER_WORKER = 16
@@ -342,8 +341,6 @@ class RayWorker:
         self._limits = WorkerLimits()
         self._runner: ItemRunner | None = None
         self._tasks: set[asyncio.Task[ItemEvent]] = set()
-        self._loading: Counter[UUID] = Counter()
-        self._cancelled: set[UUID] = set()
 
     async def start(self, job: bytes) -> str:
         """Load the job, and return the name of this worker.
@@ -352,7 +349,6 @@ class RayWorker:
         """
         if self._runner is None:
             spec = await runtime().await_run(partial(_load_job, job), label="a job")
-            self._store = spec.store
             self._runner = ItemRunner(spec, self._limits)
         return worker_name()
 
@@ -380,33 +376,12 @@ class RayWorker:
     async def _carry_out(
         self, runner: ItemRunner, run: UUID, attempt: int, session: UUID
     ) -> ItemEvent:
-        task = asyncio.create_task(self._load_and_run(runner, run, attempt, session))
+        task = asyncio.create_task(runner.run_stored(run, attempt, session))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await task
 
-    async def _load_and_run(
-        self, runner: ItemRunner, run: UUID, attempt: int, session: UUID
-    ) -> ItemEvent:
-        end = partial(ItemEvent, run=run, attempt=attempt, worker=worker_name())
-        self._loading[run] += 1
-        try:
-            loaded = await runtime().call_in_worker(partial(load, self._store, session))
-        except Exception as exc:  # noqa: BLE001  # whatever it is, it belongs to the item
-            return end(status="failed", error=f"{type(exc).__name__}: {exc}"[:MAX_ERROR_CHARS])
-        finally:
-            self._loading[run] -= 1
-            is_cancelled = run in self._cancelled
-            if not self._loading[run]:
-                del self._loading[run]
-                self._cancelled.discard(run)
-        if is_cancelled:
-            return end(status="cancelled")
-        return await runner.run(WorkItem(run, attempt, loaded.session))
-
     async def _cancel(self, run: UUID) -> None:
-        if run in self._loading:
-            self._cancelled.add(run)
         if self._runner is not None:
             self._runner.cancel(run)
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from uuid import UUID
@@ -70,44 +71,57 @@ class ItemRunner:
 
         A log that another worker writes is waited for: what it has made is served then.
         """
-        attempt = _Attempt(self._spec, item, self._gate)
-        running = self._attempts.setdefault(item.run, set())
-        running.add(attempt)
-        try:
-            return await attempt.execute(self._worker)
-        finally:
-            running.discard(attempt)
-            if not running:
-                self._attempts.pop(item.run, None)
+        return await self._execute(_Attempt(self._spec, item.run, item.attempt, item.session))
+
+    async def run_stored(self, run: UUID, attempt: int, session: UUID) -> ItemEvent:
+        """Load the input of an item by its id, and carry the item out like `run`."""
+        return await self._execute(_Attempt(self._spec, run, attempt, session))
 
     def cancel(self, run: UUID) -> None:
         """End the attempts at an item; `run` returns an event of each when it has ended."""
         for attempt in tuple(self._attempts.get(run, ())):
             attempt.cancel()
 
+    def cancel_all(self) -> None:
+        """End the attempts at all items."""
+        for run in tuple(self._attempts):
+            self.cancel(run)
+
     async def aclose(self) -> None:
         """Tell the source of the limits what was used; model calls that still wait fail."""
         await self._gate.aclose()
+
+    async def _execute(self, attempt: _Attempt) -> ItemEvent:
+        running = self._attempts.setdefault(attempt.run, set())
+        running.add(attempt)
+        try:
+            return await attempt.execute(self._gate, self._worker)
+        finally:
+            running.discard(attempt)
+            if not running:
+                self._attempts.pop(attempt.run, None)
 
 
 class _Attempt:
     """One attempt at an item, from its delivery to its event."""
 
-    def __init__(self, spec: JobSpec, item: WorkItem, gate: CallGate) -> None:
+    def __init__(self, spec: JobSpec, run: UUID, number: int, session: Session | UUID) -> None:
         self._spec = spec
-        self._item = item
-        self._gate = gate
+        self.run = run
+        self._number = number
+        self._session = session
         self._inside: Nested | None = None
         self._cancelled = asyncio.Event()
         self._out: Session | None = None
 
-    async def execute(self, worker: str) -> ItemEvent:
+    async def execute(self, gate: CallGate, worker: str) -> ItemEvent:
         """Carry the item out, and return its event."""
         started = time.monotonic()
         problem: BaseException | None = None
         try:
             async with asyncio.timeout(self._spec.timeout):
-                await self._serve_or_run()
+                given = await self._load()
+                await self._serve_or_run(partial(self._start, given, gate))
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -128,11 +142,17 @@ class _Attempt:
         if self._inside is not None:
             self._inside.cancel()
 
-    async def _serve_or_run(self) -> None:
+    async def _load(self) -> Session:
+        if isinstance(self._session, UUID):
+            load = partial(Session.load, self._session, store=self._spec.store)
+            self._session = await runtime().call_in_worker(load)
+        return self._session
+
+    async def _serve_or_run(self, start: Callable[[], Session]) -> None:
         wait, n_changed = _FIRST_LOOK_SECONDS, 0
         while not self._cancelled.is_set():
             try:
-                self._out = await runtime().call_in_worker(self._start)
+                self._out = await runtime().call_in_worker(start)
                 if self._cancelled.is_set() and self._inside is not None:
                     self._inside.cancel()
                 await self._out.body
@@ -146,16 +166,16 @@ class _Attempt:
             else:
                 return
 
-    def _start(self) -> Session:
+    def _start(self, given: Session, gate: CallGate) -> Session:
         """Begin the run, on a worker thread: `forward` may wait for what it makes."""
-        spec, item = self._spec, self._item
-        limits = call_limits.set(self._gate)
+        spec = self._spec
+        limits = call_limits.set(gate)
         try:
             with nesting() as inside:
                 self._inside = inside
                 return spec.workflow.run(
-                    item.session,
-                    run=item.run,
+                    given,
+                    run=self.run,
                     store=spec.store,
                     cancelled="go_on",
                     workspace=spec.workspace,
@@ -181,9 +201,12 @@ class _Attempt:
                 return
 
     def _event(self, problem: BaseException | None, worker: str, seconds: float) -> ItemEvent:
-        out, item = self._out, self._item
+        out, given = self._out, self._session
         body = None if out is None else _made_so_far(out)
-        usage, usd = (None, None) if body is None else _spent(body, item.session.body.latest)
+        usage: RathLLMTokenUsage | None = None
+        usd: Decimal | None = None
+        if body is not None and isinstance(given, Session):
+            usage, usd = _spent(body, given.body.latest)
         over_budget = isinstance(problem, JobBudgetExceeded)
         status: ItemStatus = "done"
         error: str | None = None
@@ -198,8 +221,8 @@ class _Attempt:
         ):
             status = "waiting"
         return ItemEvent(
-            run=item.run,
-            attempt=item.attempt,
+            run=self.run,
+            attempt=self._number,
             status=status,
             session=None if out is None else out.id,
             error=error,
