@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -251,12 +252,10 @@ def test_no_key_travels(
 def test_a_driver_lets_go_of_all_before_it_leaves(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import ray  # noqa: PLC0415
-    from ray._private.worker import global_worker  # noqa: PLC0415
-
+    ray: Any = import_module("ray")
+    driver: Any = import_module("ray._private.worker").global_worker
     # Ray ends a process that lets go of anything on another thread while it leaves.
     left = list[object]()
-    driver: Any = global_worker
     leave = ray.shutdown
 
     def look_and_leave() -> None:
