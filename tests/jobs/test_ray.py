@@ -18,7 +18,7 @@ import pytest
 
 from rath import flow
 from rath.conformance import LocalProcessHarness, WorkerPlace, check_engine
-from rath.errors import EngineError, MissingExtra
+from rath.errors import EngineError, JobBudgetExceeded, MissingExtra
 from rath.flow import Agent, Workflow
 from rath.jobs.engine import Engine, JobSpec, Rate, find_engine
 from rath.jobs.job import Job
@@ -29,12 +29,14 @@ from rath.session import Session
 from rath.testing import FakeSessionStore
 from tests.support.canaries import MARK
 from tests.support.job_program import (
+    CALL_USD,
     CountedItem,
     CountedTeam,
     count,
     counted_items,
     lines,
     mend,
+    priced_team,
     release,
     repeated_calls,
     team,
@@ -276,6 +278,22 @@ def test_a_driver_lets_go_of_all_before_it_leaves(
             "ray://auto?workers=2&resources=docker:1&start_timeout=0.5",
         ).synchronize()
     assert (left, raised.type) == ([{}, {}], EngineError)
+
+
+def test_a_job_stops_when_its_budget_is_used_up(cluster: RayCluster, tmp_path: Path) -> None:
+    items = counted_items(8, tmp_path)
+    url = "ray://auto?workers=2"
+    some: dict[str, Any] = {"workflow": priced_team(), "job": "priced", "concurrency": 2}
+    with pytest.raises(JobBudgetExceeded):
+        job_of(tmp_path, items, url, budget_usd=6 * CALL_USD, **some).synchronize()
+    n_calls = sum(count(tmp_path, "calls").values())
+    assert 6 <= n_calls <= 6 + 2
+    done = job_of(tmp_path, items, url, budget_usd=100 * CALL_USD, **some).synchronize()
+    assert {each.state for each in done.items} == {"done"}
+    assert (count(tmp_path, "effects"), repeated_calls(tmp_path)) == (
+        {item.key: 1 for item in items},
+        {},
+    )
 
 
 class Unstored(Workflow):

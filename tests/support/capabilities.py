@@ -75,8 +75,8 @@ another node | workers of other nodes take its items |
 it again | the workers finish what they have; start it again |
 | Keys of models | of the program | environment and config of this machine | environment and \
 config of the nodes | environment and config of the worker |
-| Limits and budget | of this process | leases from the driver | leases from an actor | leases \
-from a table of the database |
+| Limits and budget | of this process | leases from the driver | leases from the driver | \
+leases from a table of the database |
 | Cancel | ends the runs | ends the runs | ends the runs | ends the runs, and empties the queue |
 | Drivers of one job | one, as it writes its log | one | one | one |
 | Jobs on the same workers | one | one | one, each job has its own actors | many |
