@@ -135,13 +135,7 @@ class SessionLoader(Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the epoch under way has come, as plain JSON."""
-        return {
-            "version": STATE_VERSION,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "epoch": self._epoch,
-            "position": self._position,
-        }
+        return {**self._order(), "epoch": self._epoch, "position": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the loader of a state was.
@@ -149,8 +143,7 @@ class SessionLoader(Generic[T]):
         Raises:
             ValueError: It is the state of another order, or none.
         """
-        expected = {"version": STATE_VERSION, "seed": self.seed, "shuffle": self.shuffle}
-        for name, value in expected.items():
+        for name, value in self._order().items():
             if state.get(name) != value:
                 raise ValueError(
                     f"the state is of another loader: its {name} is {state.get(name)!r}, and here "
@@ -160,6 +153,16 @@ class SessionLoader(Generic[T]):
         if not (isinstance(epoch, int) and isinstance(position, int)) or min(epoch, position) < 0:
             raise ValueError(f"no state of a loader: epoch {epoch!r}, position {position!r}")
         self._epoch, self._position = epoch, position
+
+    def _order(self) -> dict[str, Any]:
+        """Return what decides the order of the items."""
+        n_shuffled = len(cast("_Indexed", self.dataset)) if self.shuffle else None
+        return {
+            "version": STATE_VERSION,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "n_shuffled": n_shuffled,
+        }
 
     def _next(self, made: deque[tuple[int, Future[T]]]) -> T:
         n_taken, future = made.popleft()

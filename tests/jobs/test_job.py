@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,14 @@ def test_the_outputs_are_merged_in_order(store: FileStore) -> None:
     assert [row.payload["content"] for row in merged.chunk_table] == ["a", "1", "b", "2"]
 
 
+def test_other_items_under_the_keys_of_a_job_are_refused(store: FileStore) -> None:
+    flow.map(agent("1"), ["a"], store=store, job="j").synchronize()
+    with pytest.raises(JobError, match="item '0' has other rows than those that its run began"):
+        flow.map(agent(), ["b"], store=store, job="j").synchronize()
+    more = flow.map(agent("2"), ["a", "b"], store=store, job="j").synchronize()
+    assert [each.session and each.session.text() for each in more.items] == ["1", "2"]
+
+
 def test_a_batch_of_sessions_gives_a_batch_of_outputs(store: FileStore) -> None:
     parallel = flow.DataParallel(agent("1", "2"), concurrency=1, store=store)
     outputs = parallel([Session.from_user_message(text) for text in "ab"])
@@ -193,6 +202,11 @@ BAD: list[tuple[list[object], dict[str, object], str]] = [
     (["a"], {"timeout": 0}, "timeout must be a number above 0"),
     (["a"], {"on_error": "never"}, "on_error must be"),
     (["a"], {"max_failures": 1.5}, "max_failures is a number"),
+    (["a"], {"max_failures": float("nan")}, "max_failures is a number"),
+    (["a"], {"budget_usd": Decimal("nan")}, "budget_usd must be a number above 0"),
+    (["a"], {"budget_usd": "20"}, "budget_usd must be a number above 0"),
+    (["a"], {"rate": 5}, "rate must be a Rate"),
+    (["a"], {"job": 5}, "job must be a str"),
     (["a"], {"engine": "none:"}, "no engine named 'none'"),
     ([3], {}, "item '0': no session can be made of 3"),
 ]

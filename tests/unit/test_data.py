@@ -93,5 +93,8 @@ def test_bad_arguments_are_refused() -> None:
         list(SessionLoader[Session]([3]))
     with pytest.raises(ValueError, match="its seed is 0, and here it is 1"):
         SessionLoader(TEXTS, seed=1).load_state_dict(SessionLoader(TEXTS).state_dict())
+    shuffled: SessionLoader[Session] = SessionLoader(TEXTS, shuffle=True)
+    with pytest.raises(ValueError, match="its n_shuffled is"):
+        SessionLoader(TEXTS[1:], shuffle=True).load_state_dict(shuffled.state_dict())
     with pytest.raises(ValueError, match="no state of a loader"):
         SessionLoader(TEXTS).load_state_dict(SessionLoader(TEXTS).state_dict() | {"epoch": "x"})

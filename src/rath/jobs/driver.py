@@ -76,6 +76,7 @@ class JobItem:
         self, key: str, epoch: int, run: UUID, given: Session, store: SessionStore
     ) -> None:
         self.key = key
+        self.input_digest = given.chunk_table.digest()
         self.epoch = epoch
         self.run = run
         self.state: State = "pending"
@@ -113,7 +114,17 @@ class JobItem:
         return self.state not in ("pending", "running")
 
     def take(self, attempt: ItemRun) -> None:
-        """Take what is recorded of an attempt."""
+        """Take what is recorded of an attempt.
+
+        Raises:
+            JobError: The run began with other rows than this item has.
+        """
+        if attempt.input_digest not in (None, self.input_digest):
+            raise JobError(
+                f"item {self.key!r} has other rows than those that its run began with: "
+                f"{self.input_digest[:12]}, and then {attempt.input_digest:.12}; give what is new "
+                "a key of its own, or the job another name"
+            )
         self.attempts = attempt.attempt
         self.state = attempt.status
         self.error = attempt.error
@@ -306,6 +317,7 @@ class JobDriver:
                 run=item.run,
                 attempt=event.attempt,
                 status=status,
+                input_digest=item.input_digest,
                 session=event.session,
                 error=event.error,
                 worker=event.worker,

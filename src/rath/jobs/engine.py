@@ -59,7 +59,7 @@ class Rate:
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
-            if value is not None and not 0 < value < math.inf:
+            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
                 raise ValueError(f"Rate: {each.name} must be a number above 0, not {value!r}")
 
 

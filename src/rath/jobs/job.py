@@ -291,6 +291,9 @@ def map(  # documented as flow.map
         on_error, timeout, budget_usd, max_failures,
         concurrency=concurrency, epochs=epochs, retries=retries,
     )  # fmt: skip
+    for name, value, kind in (("job", job, str), ("rate", rate, Rate)):
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, not {value!r:.80}")
     reference = workflow if isinstance(workflow, str) else None
     program = find_workflow(workflow) if isinstance(workflow, str) else workflow
     if isinstance(program, CompiledWorkflow):
@@ -408,14 +411,20 @@ def _check_options(
         if not isinstance(number, int) or number < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, not {number!r}")
     for name, amount in (("timeout", timeout), ("budget_usd", budget_usd)):
-        if amount is not None and not (math.isfinite(amount) and amount > 0):
+        if amount is not None and not (_is_finite(amount) and amount > 0):
             raise ValueError(f"{name} must be a number above 0, not {amount!r}")
     if max_failures is not None and (
-        max_failures < 0 or (max_failures > 1 and max_failures != int(max_failures))
+        not _is_finite(max_failures)
+        or max_failures < 0
+        or (max_failures > 1 and max_failures != int(max_failures))
     ):
         raise ValueError(
             f"max_failures is a number of items or a share below 1, not {max_failures!r}"
         )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float | Decimal) and math.isfinite(value)
 
 
 def _items(

@@ -352,6 +352,9 @@ class ItemRun(RecordEntry, frozen=True, kw_only=True, tag="item_run"):
     """From 1; each error of an earlier attempt stays in the record."""
 
     status: Literal["done", "failed", "waiting", "cancelled"]
+    input_digest: str | None = None
+    """SHA-256 over the rows that the run began with, in hex."""
+
     session: UUID | None = None
     """The output of the run, None where it has made none."""
 

@@ -477,6 +477,8 @@ def keyed_program(
     """
     check_cancelled(cancelled)
     check_workspace(workspace)
+    if not isinstance(run, UUID | str):
+        raise TypeError(f"run must be a UUID or a text, the key of the run, not {run!r:.80}")
     run = run if isinstance(run, UUID) else uuid5(_RUN_KEYS, run)
     opened = open_store(store) if isinstance(store, str) else store or default_store()
     stored, root_id = StoredSource(opened, workspace=workspace), uuid5(run, "input")
