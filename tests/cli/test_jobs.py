@@ -65,6 +65,7 @@ def test_what_failed_is_shown(rath: Rath, nightly: Job) -> None:
     shown = ("1 failed", "3 attempts", "failed", "ValueError: no answer")
     rath("jobs show nightly", ends=0, out=shown)
     rath("jobs show", str(nightly.id)[:8], ends=0, out=shown)
+    rath("explain", str(nightly.id)[:8], ends=0, out="3 items, each with sessions of its own")
     (item,) = json.loads(rath("jobs show nightly --json", ends=0).stdout)["items"]
     assert (item["key"], item["status"], item["attempt"]) == ("1", "failed", 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, cast
@@ -23,7 +24,8 @@ from rath.session.questions import Question
 from rath.session.questions.comparison import preview
 from rath.session.questions.encode import encode_answer
 from rath.session.questions.lineage import sessions_of
-from rath.session.record import CHECK_ORIGIN, Decision, ModelCall, ToolRun
+from rath.session.record import CHECK_ORIGIN, Decision, JobStart, ModelCall, ToolRun
+from rath.session.session import Session
 
 _PROOFS = {
     "same": "proved: rendered again it has the recorded sha256",
@@ -74,9 +76,21 @@ def explain(
         else:
             if not in_full:
                 head(f"session {short_id(found.id)}, {count_of(len(found.chunk_table), 'row')}")
+                _show_job(found)
             for name, answer in answers.items():
                 _QUESTIONS[name][1 if in_full else 2](answer)
     require_evidence([each for answer in answers.values() for each in answer.missing])
+
+
+def _show_job(session: Session) -> None:
+    """Say of the record of a job where the answers of its runs are."""
+    start = next((each for each in session.record if isinstance(each, JobStart)), None)
+    if start is not None:
+        name = shlex.quote(start.name)
+        say(
+            f"job: {count_of(start.n_items, 'item')}, each with sessions of its own, which these "
+            f"answers leave out: rath jobs show {name}, rath ls --job {name}"
+        )
 
 
 def require_evidence(missing: Sequence[questions.Missing]) -> None:

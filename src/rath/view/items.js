@@ -98,7 +98,7 @@ function eventLine(book, entry) {
       return { mark: "▶", kind: "quiet", name: `job ${entry.name}`, text: `${count(entry.n, "item")} on ${entry.engine}` };
     case "item": {
       const [mark, kind] = { done: ["✓", "good"], waiting: ["‖", "warn"] }[entry.status] ?? ["✗", "bad"];
-      return { mark, kind, name: `item ${entry.epoch ? `epoch ${entry.epoch} ` : ""}${entry.status}`, text: line(entry.error ?? entry.key) };
+      return { mark, kind, name: `item ${entry.epoch ? `epoch ${entry.epoch} ` : ""}${entry.status}`, text: line(entry.error ? `${entry.key}: ${entry.error}` : entry.key) };
     }
     case "summary":
       return { mark: "≡", kind: "quiet", name: "summary", text: `in place of ${count(entry.n, "row")}` };
