@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import pickle
 from collections.abc import AsyncGenerator, Callable
 from decimal import Decimal
 from importlib import import_module
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from uuid import UUID, uuid5
 
 from msgspec import Struct
@@ -16,11 +17,11 @@ from msgspec import Struct
 from rath._core.dataclasses import dataclass
 from rath._core.references import find_code
 from rath._core.registry import Registry
-from rath.errors import EngineNotFound
+from rath.errors import EngineError, EngineNotFound
 from rath.flow.workflow import Workflow
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.bindings import WorkspaceMode
-from rath.session.log.store import SessionStore
+from rath.session.log.store import SessionStore, find_store, portable_url
 from rath.session.session import Session
 
 JOBS = UUID("4d1d6a0f-0a0c-5f0e-8e63-3f5d6b1c9a77")
@@ -89,6 +90,41 @@ class JobSpec:
     budget_usd: Decimal | None = None
     used_usd: Decimal = Decimal(0)
     """US dollars that earlier starts of the job used; they count against the budget."""
+
+
+def encode_job(spec: JobSpec, dumps: Callable[[object], Any]) -> bytes:
+    """Return a job for the workers in other processes: its store by URL, and code as references.
+
+    Args:
+        spec: The job.
+        dumps: Pickles it.
+
+    Raises:
+        EngineError: The store or the workflow cannot be found from another process.
+    """
+    url = portable_url(spec.store)
+    if url is None:
+        raise EngineError(
+            f"the store at {spec.store.where} cannot be opened by another process; give a store by "
+            "its URL or its folder"
+        )
+    given = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}
+    given["store"] = url
+    if spec.reference is not None:
+        given["workflow"] = None
+    try:
+        return bytes(dumps(given))
+    except (TypeError, AttributeError, pickle.PicklingError) as exc:
+        raise EngineError(f"the workflow cannot be sent to other processes: {exc}") from exc
+
+
+def decode_job(job: bytes) -> JobSpec:
+    """Return the job that `encode_job` was given, in a worker, whose driver alone can send it."""
+    given: dict[str, Any] = pickle.loads(job)
+    given["store"] = find_store(given["store"])
+    if given["reference"] is not None:
+        given["workflow"] = find_workflow(given["reference"])
+    return JobSpec(**given)
 
 
 @dataclass(frozen=True, slots=True)

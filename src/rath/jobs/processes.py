@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
 from multiprocessing import process as mp_process
 from multiprocessing import reduction, spawn
@@ -35,10 +35,16 @@ from msgspec import Struct
 
 from rath._async.runtime import at_exit, runtime
 from rath.errors import EngineError
-from rath.jobs.engine import EventQueue, ItemEvent, JobSpec, WorkItem, find_workflow
+from rath.jobs.engine import (
+    EventQueue,
+    ItemEvent,
+    JobSpec,
+    WorkItem,
+    decode_job,
+    encode_job,
+)
 from rath.jobs.limits import Lease, LeaseRequest, SharedLimits
 from rath.jobs.worker import ItemRunner, worker_name
-from rath.session.log.store import find_store, portable_url
 
 MAX_START_DEATHS = 3
 """How often in a row a worker may die before it is ready until it is given up; a guess."""
@@ -64,14 +70,12 @@ _log = logging.getLogger("rath.jobs")
 
 
 class StartJob(Struct, tag=True):
-    """What a worker gets once: the program of the driver, the store and the job."""
+    """What a worker gets once: the program of the driver, and the job."""
 
     program: bytes
     """What `multiprocessing` tells the processes that it spawns, pickled."""
 
-    store: str
     job: bytes
-    """The fields of `JobSpec` without its store, pickled as references."""
 
 
 class RunItem(Struct, tag=True):
@@ -134,29 +138,17 @@ def _line(message: Struct) -> bytes:
     return _encode_message(message) + b"\n"
 
 
-def _encode_job(spec: JobSpec) -> bytes:
+def _start_line(spec: JobSpec) -> bytes:
     """Return what a worker is told first.
 
     Raises:
         EngineError: The store or the workflow cannot be found from another process.
     """
-    url = portable_url(spec.store)
-    if url is None:
-        raise EngineError(
-            f"the store at {spec.store.where} cannot be opened by another process; give a store by "
-            "its URL or its folder"
-        )
-    given = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name != "store"}
-    if spec.reference is not None:
-        given["workflow"] = None
-    try:
-        # As multiprocessing pickles, so that what the program declares in __main__ travels, too.
-        job = bytes(reduction.ForkingPickler.dumps(given))
-    except (TypeError, AttributeError, pickle.PicklingError) as exc:
-        raise EngineError(f"the workflow cannot be sent to other processes: {exc}") from exc
+    # As multiprocessing pickles, so that what the program declares in __main__ travels, too.
+    job = encode_job(spec, reduction.ForkingPickler.dumps)
     program = spawn.get_preparation_data("rath-worker")
     program.pop("authkey", None)
-    return _line(StartJob(pickle.dumps(program), url, job))
+    return _line(StartJob(pickle.dumps(program), job))
 
 
 # ---------------------------------------------------------------- driver
@@ -309,7 +301,7 @@ class ProcessesEngine:
         """
         self._concurrency = spec.concurrency
         self.limits = SharedLimits.of(spec)
-        start = await runtime().call_in_worker(partial(_encode_job, spec))
+        start = await runtime().call_in_worker(partial(_start_line, spec))
         self._tasks = [
             asyncio.create_task(worker.keep_running(start), name="a worker process")
             for worker in self._workers
@@ -477,10 +469,7 @@ def _load_job(start: StartJob) -> JobSpec:
     this._inheriting = True  # noqa: SLF001  # as multiprocessing does
     try:
         spawn.prepare(pickle.loads(start.program))
-        given: Mapping[str, Any] = pickle.loads(start.job)
-        if given["reference"] is not None:
-            given = {**given, "workflow": find_workflow(given["reference"])}
-        return JobSpec(**given, store=find_store(start.store))
+        return decode_job(start.job)
     finally:
         del this._inheriting  # noqa: SLF001
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import pickle
 import threading
 import time
 from collections import Counter, deque
@@ -35,10 +34,16 @@ from uuid import UUID
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath.errors import EngineError, MissingExtra
-from rath.jobs.engine import EventQueue, ItemEvent, JobSpec, WorkItem, find_workflow
+from rath.jobs.engine import (
+    EventQueue,
+    ItemEvent,
+    JobSpec,
+    WorkItem,
+    decode_job,
+    encode_job,
+)
 from rath.jobs.limits import Lease, LeaseRequest, SharedLimits
 from rath.jobs.worker import MAX_ERROR_CHARS, ItemRunner, worker_name
-from rath.session.log.store import find_store, portable_url
 
 SESSIONS_PER_WORKER = 16
 """Of how many items in flight there is one worker by default, as far as there are processors; a
@@ -261,41 +266,6 @@ def _connect(ray: Any, address: str) -> None:
 # ---------------------------------------------------------------- worker
 
 
-def _encode_job(ray: Any, spec: JobSpec) -> bytes:
-    """Return what each worker gets once.
-
-    Raises:
-        EngineError: The store or the workflow cannot be found from another process.
-    """
-    url = portable_url(spec.store)
-    if url is None:
-        raise EngineError(
-            f"the store at {spec.store.where} cannot be opened by another process; give a store by "
-            "its URL or its folder"
-        )
-    given = {name: getattr(spec, name) for name in spec.__dataclass_fields__}
-    given["store"] = url
-    if spec.reference is not None:
-        given["workflow"] = None
-    try:
-        return bytes(ray.cloudpickle.dumps(given))
-    except (TypeError, AttributeError, pickle.PicklingError) as exc:
-        raise EngineError(f"the workflow cannot be sent to other processes: {exc}") from exc
-
-
-async def _load_job(job: bytes) -> JobSpec:
-    """Return the job in a worker."""
-
-    def make() -> JobSpec:
-        given = pickle.loads(job)
-        given["store"] = find_store(given["store"])
-        if given["workflow"] is None:
-            given["workflow"] = find_workflow(given["reference"])
-        return JobSpec(**given)
-
-    return await runtime().call_in_worker(make)
-
-
 class WorkerLimits:
     """The limits of the job, which the driver has, in a worker; used on the runtime loop.
 
@@ -348,7 +318,8 @@ class RayWorker:
         Not in the constructor: Ray promises to start an actor anew only without arguments there.
         """
         if self._runner is None:
-            spec = await runtime().await_run(partial(_load_job, job), label="a job")
+            load = partial(runtime().call_in_worker, partial(decode_job, job))
+            spec = await runtime().await_run(load, label="a job")
             self._runner = ItemRunner(spec, self._limits)
         return worker_name()
 
@@ -509,7 +480,7 @@ class RayEngine:
             max_task_retries=0,
             scheduling_strategy="SPREAD",
         )
-        self._job = ray.put(_encode_job(ray, spec))
+        self._job = ray.put(encode_job(spec, ray.cloudpickle.dumps))
         self._workers = [_WorkerHandle(actor_class.remote()) for _ in range(n_workers)]
 
     def _expect(self, worker: _WorkerHandle) -> None:
