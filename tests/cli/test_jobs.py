@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,10 +34,11 @@ def agent(*script: Turn, tools: tuple[FunctionTool, ...] = ()) -> flow.Agent:
 
 
 @pytest.fixture
-def store(project: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
+def store(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileStore]:
     monkeypatch.setenv("OPENRATH_STORE", str(project / "store"))
     (project / "agents.py").write_text(PROGRAM)
-    return FileStore(project / "store")
+    yield FileStore(project / "store")
+    sys.modules.pop("agents", None)  # other programs have that name, too
 
 
 @pytest.fixture

@@ -124,4 +124,4 @@ def test_a_check_that_failed_is_seen_in_the_table() -> None:
 
 
 def test_the_page_says_what_the_backends_say_of_themselves() -> None:
-    assert PAGE.read_text("utf-8").endswith(table_of_claims())
+    assert table_of_claims() in PAGE.read_text("utf-8")

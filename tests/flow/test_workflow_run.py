@@ -13,12 +13,12 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from rath.errors import ResumeMismatch, SessionBusy
+from rath.errors import ResumeMismatch, SessionBusy, SessionChanged
 from rath.flow import Agent, Workflow
 from rath.session import Session
 from rath.session.log.verify import verify
 from rath.session.outcome import Completed, NeedsApproval
-from rath.session.persistence.store import FileStore
+from rath.session.persistence.store import FileStore, StoredLog
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.crash_program import CrashProgram
 from tests.support.sessions import FunctionTool
@@ -257,6 +257,30 @@ def test_what_ends_between_the_look_at_its_log_and_at_its_writer_is_served(
             written.abandon()
     out = team().run(go(), run=key, store=behind).synchronize()
     assert (out.outcome, out.text(), effects) == (Completed(), "two", ["noted"])
+
+
+class LateFirst(FileStore):
+    """A store that shows one session only from the second look on."""
+
+    hidden: UUID | None = None
+
+    def read(self, session: UUID) -> StoredLog | None:
+        if session == self.hidden:
+            self.hidden = None
+            return None
+        return super().read(session)
+
+
+def test_a_step_that_another_process_makes_meanwhile_is_no_damage(store: FileStore) -> None:
+    def team(*turns: Turn) -> Team:
+        return Team(ScriptedClient(turns))
+
+    done = team("one", "two").run(go(), run="a", store=store).synchronize()
+    late = LateFirst(store.directory)
+    late.hidden = done.parent_session_ids[0]
+    with pytest.raises(SessionChanged):
+        team().run(go(), run="a", store=late).synchronize()
+    assert team().run(go(), run="a", store=late).text() == "two"
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.9])

@@ -26,6 +26,7 @@ SELECT state::text, extract(epoch FROM clock_timestamp())::float8 FROM locked
 """
 """The time is told once the row is ours: what was granted while we waited is not from later."""
 
+_decode_state = msgspec.json.Decoder(LimitState).decode
 _SAVE = "UPDATE job_limits SET state = %s::jsonb WHERE job = %s"
 
 
@@ -71,7 +72,7 @@ class PostgresLimits:
                 self._life = -1
                 return self._exchange(request, on)
             text, now = cast("tuple[str, float]", row)
-            state = msgspec.json.decode(text, type=LimitState)
+            state = _decode_state(text)
             state.used_usd = max(state.used_usd, spec.used_usd)
             limits = SharedLimits(spec.rate, spec.budget_usd, clock=lambda: now, state=state)
             lease = limits.lease(request)

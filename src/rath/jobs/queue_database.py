@@ -75,6 +75,7 @@ _POOL_SECONDS = 5.0
 """How long a statement waits for a connection; then whoever needs it tries again, or ends."""
 
 _FIRST_WAIT, _LAST_WAIT = 0.2, 5.0
+_decode_event = msgspec.json.Decoder(ItemEvent).decode
 """Seconds until a broken connection is made anew; guesses."""
 
 
@@ -179,7 +180,7 @@ class QueueDatabase:
                         wait = _FIRST_WAIT
                         for ident, text in rows:
                             try:
-                                event = msgspec.json.decode(text, type=ItemEvent)
+                                event = _decode_event(text)
                             except msgspec.DecodeError as exc:
                                 log.warning("%s: event %s: %s", self.where, ident, exc)
                             else:

@@ -60,6 +60,7 @@ from rath.session.log.json_lines import (
     dump,
     free_json,
     has_odd_number,
+    look_at_types,
     output_to_plain,
     problem_of,
     to_json_value,
@@ -101,6 +102,7 @@ class BlobMaker:
 
     def __init__(self, make: MakeBlob) -> None:
         self._make = make
+        look_at_types(_ANY_FORM, CallEvidence, Cost, Seen, StoredWorkspace)
         self.decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
             _ANY_FORM, dec_hook=self.from_json
         )

@@ -14,7 +14,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import threading
 from collections.abc import Iterable, Mapping
+from functools import cache
 from hashlib import sha256
 from math import isfinite
 from typing import Any, cast, get_args, get_type_hints
@@ -29,6 +31,24 @@ Json = dict[str, Any]
 CURRENT_SCHEMA_VERSION = 3
 """Version 1: header, rows and trailer. Version 2: also what happened, and checksums. Version 3: the
 same in half the bytes; what repeats is said once."""
+
+
+_looking = threading.Lock()
+
+
+def look_at_types(*kinds: Any) -> None:
+    """Have msgspec look at types before they are needed.
+
+    It crashes where two threads are the first ones to need a type at the same time.
+    """
+    with _looking:
+        _look_at_types(kinds)
+
+
+@cache
+def _look_at_types(kinds: tuple[Any, ...]) -> None:
+    for kind in kinds:
+        msgspec.json.Decoder(kind)
 
 
 def free_json(value: object) -> msgspec.Raw:

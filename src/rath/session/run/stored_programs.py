@@ -199,7 +199,7 @@ class StoredSource:
         return self._contents[session]
 
     def _read(self, session: UUID) -> ParsedLog | None:
-        log = self.store.read(session)
+        log = self._source.read(session)
         # A writer that was cut off in its first line has said nothing.
         if log is None or not (log.is_finished or b"\n" in log.data):
             return None

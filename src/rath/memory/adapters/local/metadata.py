@@ -82,6 +82,9 @@ class _FileFields(_TextFields):
     next: _NextFields | msgspec.UnsetType = msgspec.UNSET
 
 
+_decode_fields = msgspec.json.Decoder(_FileFields).decode
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataRecord:
     """The content of a metadata file: of the note, and of the text that is about to replace it."""
@@ -106,7 +109,7 @@ class MetadataRecord:
             ValueError: It is no such file.
         """
         try:
-            fields = msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8), type=_FileFields)
+            fields = _decode_fields(data.removeprefix(codecs.BOM_UTF8))
             if isinstance(fields.next, msgspec.UnsetType):
                 return cls(fields.metadata())
             return cls(fields.metadata(), fields.next.sha256, fields.next.metadata())

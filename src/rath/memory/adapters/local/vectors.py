@@ -126,6 +126,9 @@ class _Sidecar(msgspec.Struct):
     vector: Annotated[list[float], msgspec.Meta(min_length=1)]
 
 
+_decode_sidecar = msgspec.json.Decoder(_Sidecar).decode
+
+
 def sidecar_vector(note: Path, model: str) -> list[float] | None:
     """Return the vector of a whole note that OpenRath 1.3 left in `<leaf>.vec` beside it.
 
@@ -136,7 +139,7 @@ def sidecar_vector(note: Path, model: str) -> list[float] | None:
         status = path.stat()
         if status.st_mtime_ns < note.stat().st_mtime_ns or status.st_size > _MAX_SIDECAR_BYTES:
             return None
-        sidecar = msgspec.json.decode(path.read_bytes(), type=_Sidecar)
+        sidecar = _decode_sidecar(path.read_bytes())
     except (OSError, ValueError, RecursionError, msgspec.DecodeError):
         return None
     return sidecar.vector if sidecar.model == model else None
