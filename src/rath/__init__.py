@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rath import backend, data, flow, memory, session
     from rath._async.runtime import at_exit
+    from rath.flow.parameters import Prompt, load, save
     from rath.flow.tool.function import tool
     from rath.llm.offline import offline
     from rath.session.autosave import autosave
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __version__ = "1.3.0.dev0"
 
 __all__ = [
+    "Prompt",
     "ask",
     "at_exit",
     "autosave",
@@ -24,20 +26,25 @@ __all__ = [
     "cassette",
     "data",
     "flow",
+    "load",
     "memory",
     "offline",
     "replay",
+    "save",
     "session",
     "tool",
 ]
 
 _FUNCTIONS = {
+    "Prompt": "rath.flow.parameters",
     "ask": "rath.session.tooling",
     "at_exit": "rath._async.runtime",
     "autosave": "rath.session.autosave",
     "cassette": "rath.session.run.cassette",
+    "load": "rath.flow.parameters",
     "offline": "rath.llm.offline",
     "replay": "rath.session.run.cassette",
+    "save": "rath.flow.parameters",
     "tool": "rath.flow.tool.function",
 }
 """By name, the module that has it."""

@@ -403,6 +403,14 @@ class MemoryConflict(MemoryBackendError):
         super().__init__(f"the note at {uri!r} was changed by another writer; read it again")
 
 
+class StateMismatch(RathError, RuntimeError):
+    """A state does not fit the workflow that it is loaded into; nothing was written."""
+
+
+class StateFileError(RathError, ValueError):
+    """A file is no saved state, or was changed since it was saved."""
+
+
 class ProviderError(RathError, RuntimeError):
     """A model call failed.
 

@@ -364,6 +364,10 @@ def _about_ancestor(each: questions.Ancestor) -> Iterator[str]:
     operation = each.operation
     if operation is not None and operation.place.path:
         yield f"made in {operation.place.path}, operation {operation.place.ordinal}"
+    if operation is not None and operation.place.state is not None:
+        yield f"state of the workflow: sha256 {operation.place.state}"
+        for row in operation.head[:1]:
+            yield f"prompt: {preview(row, outline_room(3))}"
     if operation is not None and operation.workspace not in (None, "share"):
         yield f"with a workspace of its own: {operation.workspace}"
     if each.summary is not None:

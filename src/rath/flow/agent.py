@@ -42,7 +42,8 @@ class Agent(Remembering, Workflow):
     A call returns at once with a pending session; reading that waits for the run.
 
     Args:
-        system_prompt: Instructions that stand before every transcript, never in it.
+        system_prompt: Instructions that stand before every transcript, never in it; a
+            `rath.Prompt` may be optimized.
         provider: Model and endpoint.
         tools: Tools beside the built-in ones.
         model: Name of the model where `provider` names none.
@@ -100,8 +101,9 @@ class Agent(Remembering, Workflow):
         check_provider(provider)
         chosen = resolve_provider_arg(provider, model=model)
         prompt = Session.from_agent_prompt(system_prompt)
+        requires_grad = getattr(system_prompt, "requires_grad", False)
         self._lease: Lease | None = None if memory is None else open_memory(memory)
-        self.agent = AgentParam(prompt, chosen, _store_of(self._lease))
+        self.agent = AgentParam(prompt, chosen, _store_of(self._lease), requires_grad=requires_grad)
         self.tools = list(tools or ())
         self.on_event = on_event
         self.memory_inject = memory_inject

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
 from textwrap import indent
 from types import MappingProxyType
 from typing import Any
@@ -14,8 +14,10 @@ from rath._core.dataclasses import dataclass
 from rath._core.references import Reduction, Referenced
 from rath.llm import Provider
 from rath.memory import MemoryStore
-from rath.session import ChunkTable, Session
+from rath.session import ChunkRow, ChunkTable, Session
 from rath.session.body import Body
+from rath.session.chunk import system_text_chunk
+from rath.session.content import SystemText
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import Provenance
 
@@ -31,6 +33,41 @@ class AgentParam(Referenced):
 
     provider: Provider
     memory: MemoryStore | None = None
+    requires_grad: bool = field(default=False, kw_only=True)
+    """Whether an optimizer may change the prompt."""
+
+    @property
+    def system_prompt(self) -> str | None:
+        """The text that the rows of the agent begin with; None where they begin otherwise.
+
+        Assigning puts another text in its place; a `Prompt` says whether it may be optimized.
+        """
+        return self._rows()[0]
+
+    @system_prompt.setter
+    def system_prompt(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"a system prompt is a str, not {type(text).__name__}")
+        self.requires_grad = getattr(text, "requires_grad", self.requires_grad)
+        self._set_rows(str(text), self.examples)
+
+    @property
+    def examples(self) -> tuple[ChunkRow, ...]:
+        """The few-shot rows, which stand behind the prompt in every request; assign others."""
+        return self._rows()[1]
+
+    @examples.setter
+    def examples(self, rows: Iterable[ChunkRow]) -> None:
+        self._set_rows(self.system_prompt, rows)
+
+    def _rows(self) -> tuple[str | None, tuple[ChunkRow, ...]]:
+        rows = tuple(self.agent_session.chunk_table)
+        first = rows[0].content if rows else None
+        return (first.text, rows[1:]) if isinstance(first, SystemText) else (None, rows)
+
+    def _set_rows(self, prompt: str | None, examples: Iterable[ChunkRow]) -> None:
+        head = () if prompt is None else (system_text_chunk(prompt),)
+        self.agent_session = Session(ChunkTable((*head, *examples)))
 
     def to(
         self,
@@ -52,7 +89,9 @@ class AgentParam(Referenced):
         prompt, origin = self.agent_session, self.agent_session.provenance
         stamp = (origin.operator, origin.kind, origin.extras)
         rows = prompt.chunk_table
-        return _parameters_again, (prompt.id, rows, stamp, self.provider, self.memory)
+        return _parameters_again, (
+            prompt.id, rows, stamp, self.provider, self.memory, self.requires_grad
+        )  # fmt: skip
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -79,11 +118,12 @@ def _parameters_again(
     origin: tuple[str, LineageKind, tuple[tuple[str, Any], ...]],
     provider: Provider,
     memory: MemoryStore | None,
+    requires_grad: bool,
 ) -> AgentParam:
     prompt = Session.from_body(
         Deferred.of(Body(rows)), Provenance(*origin[:2], (), origin[2]), id=session
     )
-    return AgentParam(prompt, provider, memory)
+    return AgentParam(prompt, provider, memory, requires_grad=requires_grad)
 
 
 def check_provider(provider: object) -> None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_function
 from rath._core.references import Reduction, Referenced
 from rath.flow.agent_param import AgentParam
 from rath.llm import ChatClient, Provider
@@ -18,6 +19,8 @@ from rath.session import Session
 
 if TYPE_CHECKING:
     from rath.flow.workflow import Workflow
+
+_state_digest = lazy_function("rath.flow.parameters", "state_digest")
 
 __all__ = [
     "AgentResource",
@@ -55,6 +58,8 @@ class ResourceManifest:
 
     agents: list[AgentResource] = field(default_factory=list[AgentResource])
     dynamic_nodes: list[DynamicNode] = field(default_factory=list[DynamicNode])
+    state_digest: str = ""
+    """The sha256 of `state_dict()`, which the record of each run names."""
 
     def provider_models(self) -> list[str]:
         """Return the distinct model names, sorted; agents that name none are left out."""
@@ -67,7 +72,7 @@ class ResourceManifest:
 
 def collect_manifest(workflow: Workflow) -> ResourceManifest:
     """Return what a workflow can reach; nothing is opened or called."""
-    manifest = ResourceManifest()
+    manifest = ResourceManifest(state_digest=_state_digest(workflow))
     for path, module in workflow.named_modules():
         if module.dynamic_reason is not None:
             place = path or type(module).__name__

@@ -32,7 +32,11 @@ class Compressor(Workflow):
     ) -> None:
         super().__init__(description)
         instruction = Session.from_agent_prompt(compress_instruction)
-        self.agent = AgentParam(instruction, resolve_provider_arg(provider))
+        self.agent = AgentParam(
+            instruction,
+            resolve_provider_arg(provider),
+            requires_grad=getattr(compress_instruction, "requires_grad", False),
+        )
         self.on_event = on_event
 
     def forward(self, session: Session) -> Session:

@@ -45,7 +45,11 @@ class Selector(Workflow):
     ) -> None:
         super().__init__(description)
         instruction = Session.from_agent_prompt(select_instruction)
-        self.agent = AgentParam(instruction, resolve_provider_arg(provider))
+        self.agent = AgentParam(
+            instruction,
+            resolve_provider_arg(provider),
+            requires_grad=getattr(select_instruction, "requires_grad", False),
+        )
         self.on_event = on_event
 
     def forward(  # type: ignore[override]  # documented: it returns a workflow, not a session

@@ -8,10 +8,12 @@ import logging
 import reprlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from textwrap import indent
-from typing import Any, ClassVar, Self, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, cast
 from uuid import UUID
 
+from rath._core.lazy_imports import lazy_function
 from rath._core.references import Reduction
 from rath.flow.agent_param import AgentParam
 from rath.flow.compile import CompiledWorkflow
@@ -27,7 +29,16 @@ from rath.session.log.store import SessionStore
 from rath.session.operation import is_inside_call, operation_scope
 from rath.session.scope import CancelledRuns, ResumeSource, recorded_call, resuming_from
 
+if TYPE_CHECKING:
+    from rath.flow.parameters import IncompatibleKeys, Parameter
+
 __all__ = ["Workflow"]
+
+# They look at agents and tools, which a workflow comes before.
+_parameters_of = lazy_function("rath.flow.parameters", "parameters_of")
+_state_dict_of = lazy_function("rath.flow.parameters", "state_dict_of")
+_load_state_dict = lazy_function("rath.flow.parameters", "load_state_dict")
+_state_digest = lazy_function("rath.flow.parameters", "state_digest")
 
 _log = logging.getLogger(__name__)
 
@@ -280,6 +291,51 @@ class Workflow(TaskTaking):
         """Return the workflow with a manifest of what it needs and an offline check of it."""
         return CompiledWorkflow(self)
 
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Yield the texts that its models are told by name: prompts, descriptions, `Prompt`s.
+
+        A name is the path of the attribute, such as `writer.agent.system_prompt`.
+        """
+        found: Iterator[tuple[str, Parameter]] = _parameters_of(self)
+        return found
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Yield the texts that its models are told; an optimizer takes them."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Say of all texts that its models are told whether an optimizer may change them."""
+        for parameter in self.parameters():
+            parameter.set(parameter.value, requires_grad=requires_grad)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return prompts, few-shot rows, descriptions, models and sampling by name, as plain JSON.
+
+        Keys, endpoints, `extra_create_args`, `metadata` and `user` of a provider are no part of it.
+        Schemas of tools stand in it as digests, memories and sandboxes as names.
+        """
+        state: dict[str, Any] = _state_dict_of(self)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        """Write a state into this workflow, in place; all of it, or nothing where it is refused.
+
+        What stands in a state as a digest or a name must agree and is not loaded.
+
+        Args:
+            state: As `state_dict` gives it, or `rath.load`.
+            strict: Refuse a state that does not fit; else what fits is written.
+
+        Returns:
+            What did not fit: missing and unexpected names, and values of a wrong type.
+
+        Raises:
+            StateMismatch: It does not fit; the message lists every name.
+        """
+        found: IncompatibleKeys = _load_state_dict(self, state, strict=strict)
+        return found
+
     def extra_repr(self) -> str:
         """Return what `repr` shows beside the parts; subclasses override it."""
         return ""
@@ -357,7 +413,9 @@ def running(workflow: Workflow, session: Session, *, run: UUID | None = None) ->
         segment = _segment(outer, workflow)
         if outer is None and run is None:
             run = recorded_call(segment, session)
-        with operation_scope(segment, root=session.id, run=run):
+        with operation_scope(
+            segment, root=session.id, run=run, state=partial(_state_digest, workflow)
+        ):
             yield
     finally:
         _running.reset(token)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
 from uuid import UUID, uuid4, uuid5
@@ -35,6 +35,10 @@ class Place:
     made: UUID | None = field(default=None, compare=False)
     """The session that is made here, where a record says which one that was."""
 
+    state: str | None = field(default=None, compare=False)
+    """The sha256 of the state that the outermost workflow had: its prompts, models and sampling;
+    None outside of any."""
+
     def new_id(self) -> UUID:
         """Return the id of the session that is made here.
 
@@ -56,6 +60,7 @@ class _OperationScope:
 
     root: UUID | None
     trace: UUID
+    state: Callable[[], str] | None = None
     counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
 
 
@@ -66,7 +71,11 @@ _scope: contextvars.ContextVar[_OperationScope | None] = contextvars.ContextVar(
 
 @contextmanager
 def operation_scope(
-    segment: str, *, root: UUID | None = None, run: UUID | None = None
+    segment: str,
+    *,
+    root: UUID | None = None,
+    run: UUID | None = None,
+    state: Callable[[], str] | None = None,
 ) -> Generator[str]:
     """Enter a module: operations made inside have `segment` at the end of their path.
 
@@ -74,6 +83,7 @@ def operation_scope(
         segment: Its name in the module around it, else that of its class.
         root: The session that the module is called with; counts for the outermost one.
         run: Which call the outermost one is; a new one by default.
+        state: Returns the digest of the state that the module has; counts for the outermost one.
 
     Yields:
         The whole dotted path.
@@ -81,7 +91,7 @@ def operation_scope(
     outer = _scope.get()
     if outer is None:
         call = run or uuid4()
-        inner = _OperationScope(segment, call, root, call)
+        inner = _OperationScope(segment, call, root, call, state)
     else:
         inner = replace(outer, path=f"{outer.path}.{segment}")
     with ValueScope(_scope, inner):
@@ -119,7 +129,8 @@ def _inside_run(session: UUID, segment: str, run: str) -> AbstractContextManager
     outer = _scope.get()
     path = segment if outer is None else f"{outer.path}.{segment}"
     trace = session if outer is None else outer.trace
-    return ValueScope(_scope, _OperationScope(path, run, session, trace))
+    state = None if outer is None else outer.state
+    return ValueScope(_scope, _OperationScope(path, run, session, trace, state))
 
 
 def is_inside_call() -> bool:
@@ -137,4 +148,5 @@ def next_place() -> Place:
     if isinstance(run, str):
         assert scope.root is not None, "a call inside a run knows its session"
         run = uuid5(scope.root, run)
-    return Place(scope.path, ordinal, run, scope.root, scope.trace)
+    state = None if scope.state is None else scope.state()
+    return Place(scope.path, ordinal, run, scope.root, scope.trace, state=state)

@@ -190,7 +190,7 @@ class Session(Branching, Checking, Deciding, TypedReading, Referenced):
     @classmethod
     def from_agent_prompt(cls, prompt: str) -> Session:
         """Return a session that holds an agent's instructions."""
-        return cls(ChunkTable((system_text_chunk(_check_text(prompt)),)))
+        return cls(ChunkTable((system_text_chunk(str(_check_text(prompt))),)))
 
     @classmethod
     def create(cls, kind: str = "user", text: str = "") -> Session:

@@ -123,6 +123,11 @@ class AgentTool(FlowToolCall):
         )  # fmt: skip
 
     @property
+    def workflow(self) -> Callable[[Session], Session]:
+        """What does the task."""
+        return self._workflow
+
+    @property
     def name(self) -> str:
         """Name under which the model calls it."""
         return self._name
@@ -130,7 +135,7 @@ class AgentTool(FlowToolCall):
     @property
     def description(self) -> str:
         """What it is good for, for the model."""
-        return self._description
+        return self._description or ""
 
     @property
     def parameters(self) -> Mapping[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from rath._core.options import origin_of
 from rath._core.references import Reduction, Referenced, not_portable
@@ -35,6 +36,9 @@ class FlowToolCall(Referenced, ABC):
     """Whether somebody must allow a call before it is made: "never", "always", or a function that
     gets a `CallRequest` and says so."""
 
+    _description: str | None
+    """What an object says of itself, where it does."""
+
     def _pickle_reference(self) -> Reduction | None:
         """Return None: its class and its attributes.
 
@@ -53,6 +57,26 @@ class FlowToolCall(Referenced, ABC):
     def description(self) -> str | None:
         """What it does and when to use it, for the model."""
         return None
+
+    def with_description(self, text: str) -> Self:
+        """Return a copy of this tool that models are told `text` of.
+
+        Raises:
+            TypeError: The class decides the text; override this method to change that.
+        """
+        if not self.has_own_description:
+            raise TypeError(
+                f"the description of tool {self.name!r} is decided by its class "
+                f"{type(self).__name__}; override with_description there"
+            )
+        tool = copy.copy(self)
+        tool._description = text  # noqa: SLF001  # a copy of this very object
+        return tool
+
+    @property
+    def has_own_description(self) -> bool:
+        """Whether the description belongs to the object, so that `with_description` works."""
+        return "_description" in vars(self)
 
     @property
     @abstractmethod

@@ -99,6 +99,7 @@ def _entry(entry: Entry) -> Json:
             "does": entry.kind,
             **_members(entry, "session"),
             **_members(entry.place, "path", "ordinal", "run"),
+            **({} if entry.place.state is None else _members(entry.place, "state")),
             **_members(entry, "workspace", "undone"),
         }
     if isinstance(entry, ModelCall):

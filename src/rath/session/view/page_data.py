@@ -466,6 +466,7 @@ class PageEncoder:
             "k": "operation",
             "kind": entry.kind,
             **_short_fields(entry.place, path="path", ordinal="ordinal"),
+            **({} if entry.place.state is None else {"state": entry.place.state}),
             "session": self._id(entry.session),
             "head": self._share(head) if head else None,
             "tools": self._share(tools) if tools else None,

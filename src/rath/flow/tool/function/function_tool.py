@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 import inspect
 import threading
@@ -86,6 +87,18 @@ class DefinedTool(FlowToolCall):
     @property
     def description(self) -> str | None:
         return self._definition.description
+
+    @property
+    def has_own_description(self) -> bool:
+        return True
+
+    def with_description(self, text: str) -> Self:
+        options = dataclasses.replace(self._definition.options, description=text)
+        tool = copy.copy(self)
+        tool._definition = dataclasses.replace(  # noqa: SLF001  # a copy of this very object
+            self._definition, description=text, options=options
+        )
+        return tool
 
     @property
     def parameters(self) -> Mapping[str, Any]:
