@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rath import backend, data, flow, memory, session
+    from rath import backend, data, flow, memory, optim, session
     from rath._async.runtime import at_exit
     from rath.flow.parameters import Prompt, load, save
     from rath.flow.tool.function import tool
@@ -29,6 +29,7 @@ __all__ = [
     "load",
     "memory",
     "offline",
+    "optim",
     "replay",
     "save",
     "session",

@@ -514,6 +514,11 @@ def _plain(value: object) -> Any:
     return value
 
 
+def _mapping(value: object) -> Mapping[str, object]:
+    """Return a mapping as it is, and an empty one for anything else."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+
+
 def _row_json(row: ChunkRow) -> dict[str, Any]:
     return {"kind": row.kind, "payload": _plain(row.payload)}
 
@@ -525,7 +530,7 @@ def _row_of(value: Mapping[str, Any]) -> ChunkRow:
 def _no_rows(value: object) -> str | None:
     rows = cast("list[object]", value) if isinstance(value, list) else [None]
     for row in rows:
-        fields = cast("Mapping[str, object]", row) if isinstance(row, Mapping) else {}
+        fields = _mapping(row)
         is_row = isinstance(fields.get("kind"), str) and isinstance(fields.get("payload"), Mapping)
         if not is_row or set(fields) != {"kind", "payload"}:
             return 'expected a list of rows such as {"kind": "user_text", "payload": {...}}'
@@ -542,7 +547,7 @@ def _provider_json(provider: Provider) -> dict[str, Any]:
 
 
 def _no_provider(value: object) -> str | None:
-    fields = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+    fields = _mapping(value)
     are_texts = all(isinstance(each, str | None) for each in fields.values())
     if set(fields) != {"name", "kind", "model"} or not are_texts:
         return "expected the texts or nulls name, kind and model"
