@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rath import backend, data, flow, memory, session
+    from rath import backend, data, flow, memory, profiler, session
     from rath._async.runtime import at_exit
     from rath.flow.tool.function import tool
     from rath.llm.offline import offline
@@ -26,6 +26,7 @@ __all__ = [
     "flow",
     "memory",
     "offline",
+    "profiler",
     "replay",
     "session",
     "tool",
