@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
+from functools import partial
 from uuid import UUID, uuid4, uuid5
 
 from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
+from rath._core.trace_context import ambient_span, provide_span, traceparent
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class Place:
     made: UUID | None = field(default=None, compare=False)
     """The session that is made here, where a record says which one that was."""
 
+    caller: str | None = field(default=None, compare=False)
+    """W3C `traceparent` of the caller's span around the outermost call, None where there is none.
+    """
+
     def new_id(self) -> UUID:
         """Return the id of the session that is made here.
 
@@ -56,6 +62,7 @@ class _OperationScope:
 
     root: UUID | None
     trace: UUID
+    caller: str | None = None
     counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
 
 
@@ -81,11 +88,44 @@ def operation_scope(
     outer = _scope.get()
     if outer is None:
         call = run or uuid4()
-        inner = _OperationScope(segment, call, root, call)
+        inner = _OperationScope(segment, call, root, call, ambient_span())
     else:
         inner = replace(outer, path=f"{outer.path}.{segment}")
-    with ValueScope(_scope, inner):
-        yield inner.path
+    try:
+        with ValueScope(_scope, inner):
+            yield inner.path
+    finally:
+        if outer is None:
+            for watcher in _call_watchers:
+                watcher(inner.trace)
+
+
+_call_watchers: tuple[Callable[[UUID], None], ...] = ()
+
+
+def on_call_end(call: Callable[[UUID], None]) -> Callable[[], None]:
+    """Have `call` made with the id of each outermost workflow call that returns from now on.
+
+    Its runs may go on. It is made by whoever made the call, and must neither wait nor raise.
+
+    Returns:
+        What takes it back.
+    """
+    global _call_watchers  # who watches is known to the whole process
+    watcher = partial(call)
+    _call_watchers = (*_call_watchers, watcher)
+
+    def take_back() -> None:
+        global _call_watchers
+        _call_watchers = tuple(each for each in _call_watchers if each is not watcher)
+
+    return take_back
+
+
+def current_call() -> UUID | None:
+    """Return the outermost workflow call around the current code, None outside of any."""
+    scope = _scope.get()
+    return None if scope is None else scope.trace
 
 
 def call_id(session: UUID, row: int, index: int) -> UUID:
@@ -119,7 +159,8 @@ def _inside_run(session: UUID, segment: str, run: str) -> AbstractContextManager
     outer = _scope.get()
     path = segment if outer is None else f"{outer.path}.{segment}"
     trace = session if outer is None else outer.trace
-    return ValueScope(_scope, _OperationScope(path, run, session, trace))
+    caller = ambient_span() if outer is None else outer.caller
+    return ValueScope(_scope, _OperationScope(path, run, session, trace, caller))
 
 
 def is_inside_call() -> bool:
@@ -131,10 +172,22 @@ def next_place() -> Place:
     """Return the place of an operation that is made now."""
     scope = _scope.get()
     if scope is None:
-        return Place("", 0)
+        return Place("", 0, caller=ambient_span())
     ordinal = next(scope.counters.setdefault(scope.path, itertools.count()))
     run = scope.run
     if isinstance(run, str):
         assert scope.root is not None, "a call inside a run knows its session"
         run = uuid5(scope.root, run)
-    return Place(scope.path, ordinal, run, scope.root, scope.trace)
+    return Place(scope.path, ordinal, run, scope.root, scope.trace, caller=scope.caller)
+
+
+def _current_traceparent() -> str | None:
+    """Return the `traceparent` of the span of the innermost call around the current code."""
+    scope = _scope.get()
+    if scope is None:
+        return None
+    run = scope.run if isinstance(scope.run, UUID) else uuid5(scope.root or scope.trace, scope.run)
+    return traceparent(scope.trace, run, scope.caller)
+
+
+provide_span(_current_traceparent)
