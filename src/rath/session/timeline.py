@@ -75,7 +75,7 @@ def intervals_of(
     runs = [
         _of_run(operation, parts[run], waits.get(run, ()))
         for run, operation in operations.items()
-        if parts[run] or operation.kind in ("loop", "compress")
+        if parts[run] or operation.kind in ("loop", "compress", "check")
     ]
     inner = [part for run in runs for part in parts[run.id]]
     made = [*workflows_of(runs), *runs, *inner]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import rath
 from rath._core.dataclasses import dataclass
@@ -25,11 +25,13 @@ from rath.session.chunk import ChunkTable
 from rath.session.graph.recording import Edge
 from rath.session.loop import on_run_end, on_run_submit
 from rath.session.operation import current_call, on_call_end
-from rath.session.record import Entry, ModelCall, Operation, ToolRun
+from rath.session.record import Entry, ModelCall, Operation, ToolRun, Verdict
 from rath.session.session import Session
 from rath.session.timeline import Interval, intervals_of, is_in_call, trace_of
+from rath.session.trace_content import SpanContent, of_notes, of_report
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.trace import SpanContext
@@ -65,6 +67,9 @@ class Span:
     error: str | None = None
     """What went wrong, None where nothing did."""
 
+    events: tuple[tuple[str, datetime, Mapping[str, Attribute]], ...] = ()
+    """Name, time and attributes of what happened within, such as a verdict."""
+
 
 _NUMBERS = (int, float)
 _PARAMETERS: Mapping[str, tuple[str, tuple[type, ...]]] = {
@@ -81,23 +86,30 @@ _PARAMETERS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 """Parameters that the conventions know, by what they call them, and the types they may have."""
 
 
-def spans_of(session: Session) -> tuple[Span, ...]:
+def spans_of(session: Session, *, content: bool = False) -> tuple[Span, ...]:
     """Return the spans of all runs that the record of a session tells, oldest first; waits for it.
 
     Those of its ancestors are among them. Each outermost workflow call has a span, and below it its
     runs; a run has one for each model call and each tool call; a run inside a tool call stands
     below that one. Where the record names the caller's span, all of it stands below that.
+
+    Args:
+        session: Whose record is told.
+        content: Tell what was said, too: messages, instructions, arguments, results and notes.
+            Keys of vendors and secrets of the environment are hidden. Messages of a run inside a
+            tool call stand in the session of that run, and not in this one.
     """
-    return _spans(tuple(session.record), session.chunk_table, _conversation(session))
+    record = tuple(session.record)
+    return _spans(record, session.chunk_table, _conversation(session), content=content)
 
 
-def own_spans(session: Session) -> tuple[Span, ...]:
+def own_spans(session: Session, *, content: bool = False) -> tuple[Span, ...]:
     """Return the spans of the run that made a session, and the part of the call around it.
 
     Of a run that failed they are those of what it had done; never waits.
     """
     record, table = tuple(session.partial_record), session.partial_table
-    return _spans(record, table, _conversation(session), session.id)
+    return _spans(record, table, _conversation(session), session.id, content=content)
 
 
 def _conversation(session: Session) -> UUID:
@@ -111,9 +123,13 @@ def _conversation(session: Session) -> UUID:
 class _Context:
     """What spans of one record have in common."""
 
-    def __init__(self, record: Sequence[Entry], conversation: UUID) -> None:
+    def __init__(
+        self, record: Sequence[Entry], conversation: UUID, content: SpanContent | None
+    ) -> None:
         operations = [entry for entry in record if isinstance(entry, Operation)]
         self.conversation = conversation
+        self.content = content
+        self.verdicts = [entry for entry in record if isinstance(entry, Verdict)]
         self.latest = {operation.session: operation for operation in operations}
         self.callers: dict[UUID, tuple[int, int]] = {}
         # What goes on with a call belongs to the trace in which the call began.
@@ -133,6 +149,27 @@ class _Context:
             return interval.parent
         return UUID(int=known[1])
 
+    def events(
+        self, operation: Operation
+    ) -> tuple[tuple[str, datetime, Mapping[str, Attribute]], ...]:
+        """Return the verdicts of an operation as events."""
+        return tuple(
+            ("gen_ai.evaluation.result", verdict.at, self._evaluation(verdict))
+            for verdict in self.verdicts
+            if verdict.operation == operation.operation
+        )
+
+    def _evaluation(self, verdict: Verdict) -> Mapping[str, Attribute]:
+        attributes: dict[str, Attribute] = {
+            "gen_ai.evaluation.name": verdict.name,
+            "gen_ai.evaluation.score.label": "pass" if verdict.passed else "fail",
+        }
+        if verdict.score is not None:
+            attributes["gen_ai.evaluation.score.value"] = float(verdict.score)
+        if self.content is not None:
+            attributes |= of_report(verdict.report)
+        return attributes
+
     def attributes(
         self, name: str, operation: Operation, attributes: Mapping[str, Attribute | None]
     ) -> Mapping[str, Attribute]:
@@ -149,15 +186,23 @@ class _Context:
 
 
 def _spans(
-    record: Sequence[Entry], table: ChunkTable, conversation: UUID, only: UUID | None = None
+    record: Sequence[Entry],
+    table: ChunkTable,
+    conversation: UUID,
+    only: UUID | None = None,
+    *,
+    content: bool = False,
 ) -> tuple[Span, ...]:
-    intervals, context = intervals_of(record, table, only), _Context(record, conversation)
+    intervals = intervals_of(record, table, only)
+    context = _Context(record, conversation, SpanContent(table) if content else None)
     failures: dict[UUID, str | None] = {}
     for each in intervals:
         if each.kind == "model" and isinstance(each.entry, ModelCall):
             failures[each.operation.operation] = _problem(each.entry)
-    made = (_span(each, context, failures) for each in intervals)
-    return tuple(sorted(made, key=lambda span: span.start))
+    made = [_span(each, context, failures) for each in intervals]
+    made += _retrievals(intervals, context)
+    ordered = sorted(made, key=lambda span: span.start)
+    return tuple(_with_messages(ordered) if content else ordered)
 
 
 def _span(interval: Interval, context: _Context, failures: Mapping[UUID, str | None]) -> Span:
@@ -168,6 +213,63 @@ def _span(interval: Interval, context: _Context, failures: Mapping[UUID, str | N
     if interval.kind == "workflow":
         return _of_workflow(interval, context)
     return _of_run(interval, context, failures.get(interval.id))
+
+
+def _retrievals(intervals: Sequence[Interval], context: _Context) -> list[Span]:
+    """Return a span for each run that recalled notes, from its beginning to its first call."""
+    starts = {each.id: each.start for each in intervals if each.kind == "run"}
+    spans: dict[UUID, Span] = {}
+    for each in intervals:
+        call, operation = each.entry, each.operation
+        if not isinstance(call, ModelCall) or call.seen is None or not call.seen.recalled:
+            continue
+        notes, run = call.seen.recalled, operation.operation
+        attributes: dict[str, Attribute | None] = {"rath.recall.notes": len(notes)}
+        if context.content is not None:
+            attributes |= of_notes(notes)
+        if run not in spans and run in starts:
+            spans[run] = Span(
+                name="retrieval memory",
+                kind="internal",
+                trace=context.trace(operation),
+                id=uuid5(run, "retrieval"),
+                parent=run,
+                start=starts[run],
+                end=each.start,
+                attributes=context.attributes(
+                    "retrieval", operation, {"gen_ai.data_source.id": "memory", **attributes}
+                ),
+            )
+    return list(spans.values())
+
+
+_INPUT = ("gen_ai.input.messages", "gen_ai.system_instructions")
+_OUTPUT = ("gen_ai.output.messages",)
+
+
+def _with_messages(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans with the first input and the last output inside of runs and workflows."""
+    known = {span.id: span for span in spans}
+    for operation in ("invoke_agent", "invoke_workflow"):
+        for span in spans:
+            if span.attributes["gen_ai.operation.name"] == operation:
+                inner = [each for each in known.values() if each.parent == span.id]
+                known[span.id] = _with_ends(span, inner)
+    return [known[span.id] for span in spans]
+
+
+def _with_ends(span: Span, inner: Sequence[Span]) -> Span:
+    """Return a span with the input of the first and the output of the last inside of it."""
+    talks = [each for each in inner if _OUTPUT[0] in each.attributes]
+    if not talks:
+        return span
+    first, last = (
+        min(talks, key=lambda each: each.start).attributes,
+        max(talks, key=lambda each: each.end).attributes,
+    )
+    said = {name: first[name] for name in _INPUT if name in first}
+    said |= {name: last[name] for name in _OUTPUT}
+    return replace(span, attributes={**span.attributes, **said})
 
 
 def _of_workflow(interval: Interval, context: _Context) -> Span:
@@ -207,6 +309,7 @@ def _of_run(interval: Interval, context: _Context, error: str | None) -> Span:
         end=interval.end,
         attributes=context.attributes("invoke_agent", operation, attributes),
         error=error,
+        events=context.events(operation),
     )
 
 
@@ -244,6 +347,8 @@ def _of_call(interval: Interval, call: ModelCall, context: _Context) -> Span:
         value = evidence.parameters.get(name)
         if type(value) in kinds and isinstance(value, bool | int | float):
             attributes[f"gen_ai.request.{attribute}"] = value
+    if context.content is not None:
+        attributes |= context.content.of_call(call, operation)
     if server.hostname:
         attributes["server.port"] = server.port or (443 if server.scheme == "https" else 80)
     return Span(
@@ -273,6 +378,8 @@ def _of_tool(interval: Interval, run: ToolRun, context: _Context) -> Span:
         "process.exit.code": run.exit_code,
         "error.type": problem,
     }
+    if context.content is not None:
+        attributes |= context.content.of_tool(run)
     return Span(
         name=f"execute_tool {run.tool}",
         kind="internal",
@@ -324,6 +431,10 @@ def export_spans(
                 resource=about,
                 attributes=dict(span.attributes),
                 links=[trace.Link(context(*link)) for link in span.links],
+                events=[
+                    sdk.Event(name, dict(attributes), int(at.timestamp() * 1e6) * 1000)
+                    for name, at, attributes in span.events
+                ],
                 kind=kinds[span.kind],
                 status=trace.Status(code, span.error),
                 start_time=int(span.start.timestamp() * 1e6) * 1000,
@@ -347,8 +458,9 @@ class _CallSpan:
 class _LiveExport:
     """Exports the spans of runs at their end, and those of workflow calls after them."""
 
-    def __init__(self, export: Callable[[Sequence[Span]], None]) -> None:
+    def __init__(self, export: Callable[[Sequence[Span]], None], *, content: bool) -> None:
         self._export = export
+        self._content = content
         self._lock = threading.Lock()
         self._calls: dict[UUID, _CallSpan] = {}
         self._call_of: dict[UUID, UUID] = {}
@@ -363,7 +475,7 @@ class _LiveExport:
 
     def ended(self, session: Session) -> None:
         """Export the spans of a run."""
-        spans = own_spans(session)
+        spans = own_spans(session, content=self._content)
         roots = [span for span in spans if _is_root(span)]
         self._export([span for span in spans if not _is_root(span)])
         with self._lock:
@@ -395,7 +507,50 @@ class _LiveExport:
             del self._calls[call]
         if found.spans:
             first = min(found.spans, key=lambda span: span.start)
-            self._export([replace(first, end=max(span.end for span in found.spans))])
+            whole = replace(first, end=max(span.end for span in found.spans))
+            self._export([_with_ends(whole, found.spans)])
+
+
+_TOKEN_BUCKETS = [float(4**power) for power in range(14)]
+_SECOND_BUCKETS = [0.01 * 2**power for power in range(14)]
+"""Bounds of the histograms, as the conventions advise them."""
+
+_DIMENSIONS = (
+    "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model",
+    "gen_ai.response.model", "gen_ai.workflow.name", "server.address", "server.port",
+)  # fmt: skip
+"""Attributes of a span by which metrics are told apart; none of them names a session."""
+
+
+def _measuring(provider: MeterProvider) -> Callable[[Span], None]:
+    """Return what records the metrics of a span of a model call."""
+    meter = provider.get_meter("rath", rath.__version__)
+    tokens = meter.create_histogram(
+        "gen_ai.client.token.usage",
+        unit="{token}",
+        description="Number of input and output tokens used.",
+        explicit_bucket_boundaries_advisory=_TOKEN_BUCKETS,
+    )
+    seconds = meter.create_histogram(
+        "gen_ai.client.operation.duration",
+        unit="s",
+        description="GenAI operation duration.",
+        explicit_bucket_boundaries_advisory=_SECOND_BUCKETS,
+    )
+
+    def measure(span: Span) -> None:
+        said = span.attributes
+        if said["gen_ai.operation.name"] != "chat":
+            return
+        told = {name: said[name] for name in _DIMENSIONS if name in said}
+        for kind in ("input", "output"):
+            number = said.get(f"gen_ai.usage.{kind}_tokens")
+            if isinstance(number, int):
+                tokens.record(number, {**told, "gen_ai.token.type": kind})
+        failure = {"error.type": said["error.type"]} if "error.type" in said else {}
+        seconds.record((span.end - span.start).total_seconds(), {**told, **failure})
+
+    return measure
 
 
 def _is_root(span: Span) -> bool:
@@ -403,7 +558,13 @@ def _is_root(span: Span) -> bool:
 
 
 @contextmanager
-def trace_runs(processor: SpanProcessor, *, resource: Resource | None = None) -> Generator[None]:
+def trace_runs(
+    processor: SpanProcessor,
+    *,
+    resource: Resource | None = None,
+    content: bool = False,
+    meter_provider: MeterProvider | None = None,
+) -> Generator[None]:
     """Export the spans of every run that is submitted inside, each when it has ended.
 
     They are the same spans that `spans_of` makes of the session later; that of a workflow call is
@@ -414,16 +575,23 @@ def trace_runs(processor: SpanProcessor, *, resource: Resource | None = None) ->
         processor: A `BatchSpanProcessor` with the exporter of your choice, for example; who made
             it shuts it down.
         resource: What the spans are about; by default what the SDK finds out by itself.
+        content: Tell what was said, too, as in `spans_of`.
+        meter_provider: Gets the metrics of model calls: `gen_ai.client.token.usage` and
+            `gen_ai.client.operation.duration`.
 
     Raises:
         MissingExtra: The SDK is not installed.
     """
     export_spans((), processor)  # says at once what is missing
+    measure = None if meter_provider is None else _measuring(meter_provider)
 
     def export(spans: Sequence[Span]) -> None:
         export_spans(spans, processor, resource=resource)
+        if measure is not None:
+            for span in spans:
+                measure(span)
 
-    live = _LiveExport(export)
+    live = _LiveExport(export, content=content)
     with ExitStack() as stack, exporting_spans():
         stack.callback(live.close)
         stack.callback(on_run_submit(live.submitted))
