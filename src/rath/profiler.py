@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
 from datetime import datetime
@@ -522,10 +522,14 @@ def _facts(event: ProfileEvent) -> dict[str, Any]:
     return facts if event.error is None else {**facts, "error": event.error}
 
 
-def _sort_key(sort_by: SortBy) -> Any:
+def _sort_key(sort_by: SortBy) -> Callable[[KeyAverage], Any]:
     names = {"wall", "own", "model", "tool", "queue", "first_token"}
     name = f"{sort_by}_ms" if sort_by in names else sort_by
-    return lambda row: getattr(row, name) or 0 if name != "key" else row.key
+
+    def value(row: KeyAverage) -> Any:
+        return getattr(row, name) or 0  # no time to a first token where nothing was streamed
+
+    return value
 
 
 def _rounded(value: Any) -> Any:

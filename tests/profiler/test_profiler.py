@@ -28,7 +28,11 @@ class Team(Workflow):
 
     def __init__(self) -> None:
         sub = agent("inner")
-        ask = FunctionTool("ask", lambda session, _: sub(session).text())
+
+        def answer(session: Session, _: object) -> str | None:
+            return sub(session).text()
+
+        ask = FunctionTool("ask", answer)
         self.helper = agent(tool_call("ask", {}), "helped", tools=(ask,))
         self.writer = agent("written")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast, get_args
 from uuid import UUID
@@ -56,12 +57,10 @@ def profile(
             row_limit=row_limit,
             group_by=cast("GroupBy", group_by),
         )
-    for path, write in (
-        (trace, made.export_chrome_trace),
-        (html, lambda path: made.export_html(path, title=title)),
-    ):
-        if path is not None:
-            _write(write, path)
+    if trace is not None:
+        _write(made.export_chrome_trace, trace)
+    if html is not None:
+        _write(partial(made.export_html, title=title), html)
     if as_json:
         say_json(made.to_json())
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 
 from rath._core.dataclasses import dataclass
 from rath.config.redaction import redact_content
@@ -102,9 +102,10 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        return {key: _redacted(inner) for key, inner in value.items()}
+        table = cast("Mapping[str, object]", value)
+        return {key: _redacted(inner) for key, inner in table.items()}
     if isinstance(value, list | tuple):
-        return [_redacted(inner) for inner in value]
+        return [_redacted(inner) for inner in cast("Iterable[object]", value)]
     return value
 
 

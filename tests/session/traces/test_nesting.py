@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext
 
 from rath import flow
 from rath.flow import Agent, Workflow
@@ -29,7 +30,11 @@ class Team(Workflow):
 
     def __init__(self) -> None:
         sub = agent("inner")
-        ask = FunctionTool("ask", lambda session, _: sub(session).text())
+
+        def answer(session: Session, _: object) -> str | None:
+            return sub(session).text()
+
+        ask = FunctionTool("ask", answer)
         self.helper = agent(tool_call("ask", {}), "helped", tools=(ask,))
         self.writer = agent("written")
 
@@ -53,9 +58,16 @@ def exported(spans: Sequence[Span]) -> tuple[ReadableSpan, ...]:
     return exporter.get_finished_spans()
 
 
+def own(span: ReadableSpan) -> SpanContext:
+    """The ids of a span."""
+    context = span.get_span_context()
+    assert context is not None
+    return context
+
+
 def parents(spans: Sequence[ReadableSpan]) -> set[tuple[str, str | None]]:
     """Each span with the span below which it stands; None for one that is not among them."""
-    names = {span.context.span_id: span.name for span in spans}
+    names = {own(span).span_id: span.name for span in spans}
     return {
         (span.name, None if span.parent is None else names.get(span.parent.span_id))
         for span in spans
@@ -78,7 +90,7 @@ def test_a_workflow_an_agent_a_tool_and_its_agent_nest() -> None:
     out = Team()(Session.from_user_message("go")).synchronize()
     spans = exported(spans_of(out))
     assert parents(spans) == TREE
-    assert len({span.context.trace_id for span in spans}) == 1
+    assert len({own(span).trace_id for span in spans}) == 1
 
 
 def test_all_of_it_stands_below_the_span_of_the_caller_live_and_later() -> None:
@@ -93,7 +105,7 @@ def test_all_of_it_stands_below_the_span_of_the_caller_live_and_later() -> None:
     out.save()
     for spans in (exporter.get_finished_spans(), exported(spans_of(Session.load(out.id)))):
         context = caller.get_span_context()
-        assert {span.context.trace_id for span in spans} == {context.trace_id}
+        assert {own(span).trace_id for span in spans} == {context.trace_id}
         (root,) = [span for span in spans if span.name == "invoke_workflow Team"]
         assert root.parent is not None
         assert root.parent.span_id == context.span_id
@@ -126,9 +138,9 @@ def test_each_item_of_a_job_has_a_root_below_the_caller() -> None:
         flow.map(agent("a", "b", "c"), "xyz", job="items", concurrency=2).synchronize()
     wait_until(lambda: len(exporter.get_finished_spans()) == 9)
     roots = [span for span in exporter.get_finished_spans() if "workflow" in span.name]
-    assert len({span.context.span_id for span in roots}) == 3
+    assert len({own(span).span_id for span in roots}) == 3
     context = caller.get_span_context()
-    assert {span.context.trace_id for span in roots} == {context.trace_id}
+    assert {own(span).trace_id for span in roots} == {context.trace_id}
     assert {span.parent.span_id for span in roots if span.parent} == {context.span_id}
 
 
@@ -146,8 +158,8 @@ def test_a_resumed_call_is_of_the_trace_in_which_it_began() -> None:
         Two(ValueError("no")).run(Session.from_user_message("go"), run="k").synchronize()
     out = Two("2").run(Session.from_user_message("go"), run="k").synchronize()
     spans = exported(spans_of(out))
-    assert len({span.context.span_id for span in spans if "workflow" in span.name}) == 1
-    assert {span.context.trace_id for span in spans} == {caller.get_span_context().trace_id}
+    assert len({own(span).span_id for span in spans if "workflow" in span.name}) == 1
+    assert {own(span).trace_id for span in spans} == {caller.get_span_context().trace_id}
 
 
 def test_all_turns_of_a_conversation_have_its_id() -> None:
@@ -166,7 +178,7 @@ def test_a_tool_names_its_span_to_others() -> None:
     run([tool_call("ask", {}), "done"], tool).synchronize()
     (call,) = [span for span in exported(spans_of(out)) if span.name == "execute_tool ask"]
     assert seen == [
-        f"00-{call.context.trace_id:032x}-{call.context.span_id:016x}-01",
+        f"00-{own(call).trace_id:032x}-{own(call).span_id:016x}-01",
         None,  # no spans are exported
     ]
 

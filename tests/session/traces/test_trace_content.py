@@ -94,7 +94,10 @@ def test_a_verdict_is_an_event() -> None:
 
 
 def test_what_was_recalled_has_a_span() -> None:
-    out = run(["done"], recall=lambda _: [RecalledNote("memory://n", "a note")]).synchronize()
+    def recall(_: Session) -> list[RecalledNote]:
+        return [RecalledNote("memory://n", "a note")]
+
+    out = run(["done"], recall=recall).synchronize()
     (span,) = [span for span in spans_of(out) if span.name.startswith("retrieval")]
     (whole,) = [span for span in spans_of(out) if span.name.startswith("invoke_agent")]
     assert (span.parent, span.attributes["rath.recall.notes"]) == (whole.id, 1)
