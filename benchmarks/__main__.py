@@ -51,6 +51,7 @@ _ROWS = {
     "recording": ("benchmarks.recording", "lines"),
     "stored": ("benchmarks.stored", "lines"),
     "replay": ("benchmarks.replay", "lines"),
+    "profiling": ("benchmarks.profiling", "lines"),
     "listing": ("benchmarks.listing", "lines"),
     "commands": ("benchmarks.commands", "lines"),
     "mcp": ("benchmarks.mcp", "lines"),

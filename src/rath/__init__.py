@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rath import backend, data, flow, memory, optim, session
+    from rath import backend, data, flow, memory, optim, profiler, session
     from rath._async.runtime import at_exit
     from rath.flow.parameters import Prompt, load, save
     from rath.flow.tool.function import tool
@@ -30,6 +30,7 @@ __all__ = [
     "memory",
     "offline",
     "optim",
+    "profiler",
     "replay",
     "save",
     "session",

@@ -301,7 +301,7 @@ def _object(value: object) -> dict[str, Any]:
         # Of whole records and lists of tools the names alone, since the commands show them.
         if isinstance(fields.get(name), Sequence):
             fields[name] = [getattr(each, "name", None) or each.id for each in fields[name]]
-    for name in ("start", "state"):
+    for name in ("start", "state", "caller"):
         if fields.get(name, ...) is None:
             del fields[name]  # what stored it knew of none
     return {"is": type(value).__name__, **{name: _plain(each) for name, each in fields.items()}}

@@ -11,6 +11,7 @@ from typing import get_args
 
 import pytest
 from mcp_types import TextContent, TextResourceContents
+from opentelemetry.sdk.trace import TracerProvider
 
 from rath.errors import MCPConnectionError, MCPTimeout
 from rath.flow.tool import mcp_tools_from_server
@@ -47,6 +48,14 @@ def test_the_tools_are_listed(shared: MCPClient) -> None:
 
 def test_structured_content_arrives(shared: MCPClient) -> None:
     assert shared.call_tool("add", {"a": 2, "b": 3}).structured_content == {"result": 5}
+
+
+def test_the_span_of_the_program_is_named_to_the_server(shared: MCPClient) -> None:
+    assert shared.call_tool("spans", {}).structured_content == {"result": "None"}
+    with TracerProvider().get_tracer("tests").start_as_current_span("request") as caller:
+        named = shared.call_tool("spans", {}).structured_content or {}
+    context = caller.get_span_context()
+    assert named["result"].startswith(f"00-{context.trace_id:032x}-{context.span_id:016x}-")
 
 
 def test_a_huge_answer_arrives_complete(shared: MCPClient) -> None:

@@ -63,6 +63,12 @@ def measured() -> CallToolResult:
 
 
 @server.tool()
+async def spans(ctx: Context) -> str:
+    """The span that the caller names."""
+    return str(dict(ctx.request_context.meta or {}).get("traceparent"))
+
+
+@server.tool()
 async def slow(seconds: float, mark: str, ctx: Context) -> str:
     """Tell of steps, then sleep; a file tells what became of it."""
     for step in range(3):

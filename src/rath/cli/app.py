@@ -66,6 +66,7 @@ VERBS = {
     "memory ls": "memory:list_notes",
     "memory find": "memory:find_notes",
     "memory show": "memory:show_note",
+    "profile": "profile:profile",
     "prune": "storage:prune",
     "replay": "runs:replay_session",
     "resume": "runs:resume_session",
@@ -148,6 +149,7 @@ SUMMARIES = {
         "Find the notes that an agent would be reminded of, the closest first, with their scores."
     ),
     "memory show": "Show a note, and beside it where it comes from and when it expires.",
+    "profile": ("Show by module path where time, tokens and money of a session or a job went."),
     "prune": (
         "Move sessions to the trash that were last written long ago, and remove what lay there."
     ),

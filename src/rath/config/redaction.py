@@ -31,7 +31,7 @@ __all__ = ["HIDDEN", "MIN_IN_ANSWER", "REFERENCE", "Hide", "Redactor", "TextReda
            "address_name", "address_secrets", "argv_secrets", "find_secret",
            "find_secret_attribute", "guard_logs", "is_secret_file", "is_url", "looks_random",
            "looks_secret", "printable", "redact", "redact_address", "redact_argv",
-           "redact_setting"]  # fmt: skip
+           "redact_content", "redact_setting"]  # fmt: skip
 
 HIDDEN = "***"
 """Text in the place of a secret."""
@@ -439,6 +439,12 @@ def _secret_in(
         return None
     is_secret = is_name(name) or _redact_url(value) != value or _VENDOR_KEY.search(value)
     return place if is_secret or any(each in value for each in secrets) else None
+
+
+def redact_content(text: str) -> str:
+    """Return what was said without secrets of this process's environment, and vendors' keys."""
+    hidden = Redactor(tuple(_environment_secrets()), MIN_IN_ANSWER).text(text)
+    return _VENDOR_KEY.sub(HIDDEN, hidden)
 
 
 _SECRET_FILE = re.compile(

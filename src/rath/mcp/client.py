@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from rath._async.bridge import call_either
 from rath._async.runtime import runtime
+from rath._core.trace_context import outgoing_traceparent
 from rath.config.redaction import Redactor
 from rath.errors import MCPConnectionError, MCPProtocolError
 from rath.mcp.spec import Auth, HttpTransport, ServerSpec, Transport, server_name, server_spec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         Implementation,
         Prompt,
         ReadResourceResult,
+        RequestParamsMeta,
         Resource,
         Tool,
     )
@@ -216,7 +218,13 @@ class MCPClient:
                     if cursor is None:
                         break
                 self._link.listed = client
-            result = await client.call_tool(name, dict(arguments), progress_callback=progress)
+            span = outgoing_traceparent()
+            result = await client.call_tool(
+                name,
+                dict(arguments),
+                progress_callback=progress,
+                meta=None if span is None else cast("RequestParamsMeta", {"traceparent": span}),
+            )
             if progress is not None:
                 await progress.settle()
             return result

@@ -23,7 +23,7 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import note_content, stamped
 from rath.session.hooks import inputs_changed, passed_on_to
 from rath.session.loop import (
-    announce_end,
+    announce_run,
     call_site,
     check_callable,
     check_executor,
@@ -157,7 +157,7 @@ def run_session_compress(
     )
     out = _submit(plan, user_session)
     note_content(out)
-    announce_end(out)
+    announce_run(out)
     if register_sessions:
         register_run(user_session, agent_session, out)
     return out if lazy else out.synchronize()

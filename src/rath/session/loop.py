@@ -192,9 +192,35 @@ def on_run_end(call: Callable[[Session], None]) -> Callable[[], None]:
     return take_back
 
 
-def announce_end(session: Session) -> None:
-    """Tell those who want to know when the run of `session` has ended; costs nothing if none do."""
-    for watcher in () if current_replay() is not None else _watchers:
+_submit_watchers: tuple[Callable[[Session], None], ...] = ()
+
+
+def on_run_submit(call: Callable[[Session], None]) -> Callable[[], None]:
+    """Have `call` made with the session of each run that is submitted from now on.
+
+    It is made at once, by whoever submits the run: it must neither wait nor raise.
+
+    Returns:
+        What takes it back.
+    """
+    global _submit_watchers  # who watches is known to the whole process
+    watcher = partial(call)
+    _submit_watchers = (*_submit_watchers, watcher)
+
+    def take_back() -> None:
+        global _submit_watchers
+        _submit_watchers = tuple(each for each in _submit_watchers if each is not watcher)
+
+    return take_back
+
+
+def announce_run(session: Session) -> None:
+    """Tell those who watch of a run that was submitted; costs nothing if none do."""
+    if current_replay() is not None:
+        return
+    for watcher in _submit_watchers:
+        watcher(session)
+    for watcher in _watchers:
         start = partial(_start, partial(_tell, watcher, session))
         if not session.body.at_end(start):
             start()
@@ -338,7 +364,7 @@ def run_session_loop(
         ),
     )
     out = _submit(plan, user_session, None if before is None else before.origin)
-    announce_end(out)
+    announce_run(out)
     register_run(user_session, agent_session, out)
     return out if lazy else out.synchronize()
 

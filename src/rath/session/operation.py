@@ -7,10 +7,12 @@ import itertools
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
+from functools import partial
 from uuid import UUID, uuid4, uuid5
 
 from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
+from rath._core.trace_context import ambient_span, provide_span, traceparent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ class Place:
     """The sha256 of the state that the outermost workflow had: its prompts, models and sampling;
     None outside of any."""
 
+    caller: str | None = field(default=None, compare=False)
+    """W3C `traceparent` of the caller's span around the outermost call, None where there is none.
+    """
+
     def new_id(self) -> UUID:
         """Return the id of the session that is made here.
 
@@ -61,6 +67,7 @@ class _OperationScope:
     root: UUID | None
     trace: UUID
     state: Callable[[], str] | None = None
+    caller: str | None = None
     counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
 
 
@@ -91,11 +98,44 @@ def operation_scope(
     outer = _scope.get()
     if outer is None:
         call = run or uuid4()
-        inner = _OperationScope(segment, call, root, call, state)
+        inner = _OperationScope(segment, call, root, call, state, ambient_span())
     else:
         inner = replace(outer, path=f"{outer.path}.{segment}")
-    with ValueScope(_scope, inner):
-        yield inner.path
+    try:
+        with ValueScope(_scope, inner):
+            yield inner.path
+    finally:
+        if outer is None:
+            for watcher in _call_watchers:
+                watcher(inner.trace)
+
+
+_call_watchers: tuple[Callable[[UUID], None], ...] = ()
+
+
+def on_call_end(call: Callable[[UUID], None]) -> Callable[[], None]:
+    """Have `call` made with the id of each outermost workflow call that returns from now on.
+
+    Its runs may go on. It is made by whoever made the call, and must neither wait nor raise.
+
+    Returns:
+        What takes it back.
+    """
+    global _call_watchers  # who watches is known to the whole process
+    watcher = partial(call)
+    _call_watchers = (*_call_watchers, watcher)
+
+    def take_back() -> None:
+        global _call_watchers
+        _call_watchers = tuple(each for each in _call_watchers if each is not watcher)
+
+    return take_back
+
+
+def current_call() -> UUID | None:
+    """Return the outermost workflow call around the current code, None outside of any."""
+    scope = _scope.get()
+    return None if scope is None else scope.trace
 
 
 def call_id(session: UUID, row: int, index: int) -> UUID:
@@ -130,7 +170,8 @@ def _inside_run(session: UUID, segment: str, run: str) -> AbstractContextManager
     path = segment if outer is None else f"{outer.path}.{segment}"
     trace = session if outer is None else outer.trace
     state = None if outer is None else outer.state
-    return ValueScope(_scope, _OperationScope(path, run, session, trace, state))
+    caller = ambient_span() if outer is None else outer.caller
+    return ValueScope(_scope, _OperationScope(path, run, session, trace, state, caller))
 
 
 def is_inside_call() -> bool:
@@ -142,11 +183,25 @@ def next_place() -> Place:
     """Return the place of an operation that is made now."""
     scope = _scope.get()
     if scope is None:
-        return Place("", 0)
+        return Place("", 0, caller=ambient_span())
     ordinal = next(scope.counters.setdefault(scope.path, itertools.count()))
     run = scope.run
     if isinstance(run, str):
         assert scope.root is not None, "a call inside a run knows its session"
         run = uuid5(scope.root, run)
     state = None if scope.state is None else scope.state()
-    return Place(scope.path, ordinal, run, scope.root, scope.trace, state=state)
+    return Place(
+        scope.path, ordinal, run, scope.root, scope.trace, state=state, caller=scope.caller
+    )
+
+
+def _current_traceparent() -> str | None:
+    """Return the `traceparent` of the span of the innermost call around the current code."""
+    scope = _scope.get()
+    if scope is None:
+        return None
+    run = scope.run if isinstance(scope.run, UUID) else uuid5(scope.root or scope.trace, scope.run)
+    return traceparent(scope.trace, run, scope.caller)
+
+
+provide_span(_current_traceparent)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import rath
 from rath._core.dataclasses import dataclass
+from rath._core.trace_context import (
+    exporting_spans,
+    outgoing_traceparent,
+    parse_traceparent,
+    span_id_of,
+)
 from rath.errors import MissingExtra
 from rath.llm.credentials import is_azure
-from rath.session.chunk import ChunkTable, RowId
-from rath.session.content import ToolFeedback
-from rath.session.loop import on_run_end
-from rath.session.operation import call_id
-from rath.session.record import Entry, ModelCall, Operation, ToolRun
+from rath.session.chunk import ChunkTable
+from rath.session.graph.recording import Edge
+from rath.session.loop import on_run_end, on_run_submit
+from rath.session.operation import current_call, on_call_end
+from rath.session.record import Entry, ModelCall, Operation, ToolRun, Verdict
 from rath.session.session import Session
+from rath.session.timeline import Interval, intervals_of, is_in_call, trace_of
+from rath.session.trace_content import SpanContent, of_notes, of_report
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.trace import SpanContext
@@ -39,10 +50,12 @@ class Span:
     name: str
     kind: Literal["client", "internal"]
     trace: UUID
-    """The outermost workflow call, or the session, where there is none."""
+    """The trace of the caller's span, else the outermost workflow call, or the session."""
 
     id: UUID
     parent: UUID | None
+    """A span of ours, or the caller's, whose id stands in the last 64 bits."""
+
     links: tuple[tuple[UUID, UUID], ...] = ()
     """Trace and id of the spans of the runs that this one goes on from."""
 
@@ -53,6 +66,9 @@ class Span:
 
     error: str | None = None
     """What went wrong, None where nothing did."""
+
+    events: tuple[tuple[str, datetime, Mapping[str, Attribute]], ...] = ()
+    """Name, time and attributes of what happened within, such as a verdict."""
 
 
 _NUMBERS = (int, float)
@@ -70,51 +86,213 @@ _PARAMETERS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 """Parameters that the conventions know, by what they call them, and the types they may have."""
 
 
-def spans_of(session: Session) -> tuple[Span, ...]:
+def spans_of(session: Session, *, content: bool = False) -> tuple[Span, ...]:
     """Return the spans of all runs that the record of a session tells, oldest first; waits for it.
 
-    Those of its ancestors are among them. A run has a span, and below it one for each model call
-    and each tool call; a run inside a tool call stands below that one.
+    Those of its ancestors are among them. Each outermost workflow call has a span, and below it its
+    runs; a run has one for each model call and each tool call; a run inside a tool call stands
+    below that one. Where the record names the caller's span, all of it stands below that.
+
+    Args:
+        session: Whose record is told.
+        content: Tell what was said, too: messages, instructions, arguments, results and notes.
+            Keys of vendors and secrets of the environment are hidden. Messages of a run inside a
+            tool call stand in the session of that run, and not in this one.
     """
-    return _spans(tuple(session.record), session.chunk_table, None)
+    record = tuple(session.record)
+    return _spans(record, session.chunk_table, _conversation(session), content=content)
 
 
-def own_spans(session: Session) -> tuple[Span, ...]:
-    """Return the spans of the run that made a session, and no others; never waits.
+def own_spans(session: Session, *, content: bool = False) -> tuple[Span, ...]:
+    """Return the spans of the run that made a session, and the part of the call around it.
 
-    Of a run that failed they are those of what it had done.
+    Of a run that failed they are those of what it had done; never waits.
     """
-    return _spans(tuple(session.partial_record), session.partial_table, session.id)
+    record, table = tuple(session.partial_record), session.partial_table
+    return _spans(record, table, _conversation(session), session.id, content=content)
 
 
-def _spans(record: Sequence[Entry], table: ChunkTable, only: UUID | None) -> tuple[Span, ...]:
-    operations = {
-        entry.operation: entry
-        for entry in record
-        if isinstance(entry, Operation) and only in (None, entry.session)
-    }
-    calls = _calls_of_rows(table)
-    of_runs: dict[UUID, list[Span]] = {run: [] for run in operations}
-    for entry in record:
-        operation = operations.get(entry.operation)
-        if operation is not None and isinstance(entry, ModelCall):
-            of_runs[entry.operation].append(_of_call(entry, operation))
-        elif operation is not None and isinstance(entry, ToolRun):
-            of_runs[entry.operation].append(_of_tool(entry, operation, calls))
-    latest = {operation.session: operation for operation in operations.values()}
-    spans: list[Span] = []
-    for run, operation in operations.items():
-        inner = of_runs[run]
-        if inner or operation.kind in ("loop", "compress"):
-            spans += [_of_run(operation, inner, latest), *inner]
-    return tuple(sorted(spans, key=lambda span: span.start))
+def _conversation(session: Session) -> UUID:
+    """Return the first session of a conversation: the first parent of the first parent."""
+    edge: Edge = session.as_parent()
+    while edge.provenance is not None and edge.provenance.parents:
+        edge = edge.provenance.parents[0]
+    return edge.id
 
 
-def _of_run(operation: Operation, inner: Sequence[Span], runs: dict[UUID, Operation]) -> Span:
+class _Context:
+    """What spans of one record have in common."""
+
+    def __init__(
+        self, record: Sequence[Entry], conversation: UUID, content: SpanContent | None
+    ) -> None:
+        operations = [entry for entry in record if isinstance(entry, Operation)]
+        self.conversation = conversation
+        self.content = content
+        self.verdicts = [entry for entry in record if isinstance(entry, Verdict)]
+        self.latest = {operation.session: operation for operation in operations}
+        self.callers: dict[UUID, tuple[int, int]] = {}
+        # What goes on with a call belongs to the trace in which the call began.
+        for operation in reversed(operations):
+            known = parse_traceparent(operation.place.caller)
+            if known is not None:
+                self.callers[trace_of(operation)] = known
+
+    def trace(self, operation: Operation) -> UUID:
+        known = self.callers.get(trace_of(operation))
+        return trace_of(operation) if known is None else UUID(int=known[0])
+
+    def parent(self, interval: Interval) -> UUID | None:
+        """Return the parent of a span; the caller's where it is the outermost one."""
+        known = self.callers.get(interval.trace)
+        if interval.parent is not None or known is None:
+            return interval.parent
+        return UUID(int=known[1])
+
+    def events(
+        self, operation: Operation
+    ) -> tuple[tuple[str, datetime, Mapping[str, Attribute]], ...]:
+        """Return the verdicts of an operation as events."""
+        return tuple(
+            ("gen_ai.evaluation.result", verdict.at, self._evaluation(verdict))
+            for verdict in self.verdicts
+            if verdict.operation == operation.operation
+        )
+
+    def _evaluation(self, verdict: Verdict) -> Mapping[str, Attribute]:
+        attributes: dict[str, Attribute] = {
+            "gen_ai.evaluation.name": verdict.name,
+            "gen_ai.evaluation.score.label": "pass" if verdict.passed else "fail",
+        }
+        if verdict.score is not None:
+            attributes["gen_ai.evaluation.score.value"] = float(verdict.score)
+        if self.content is not None:
+            attributes |= of_report(verdict.report)
+        return attributes
+
+    def attributes(
+        self, name: str, operation: Operation, attributes: Mapping[str, Attribute | None]
+    ) -> Mapping[str, Attribute]:
+        """Return the attributes that have a value, with those of every span."""
+        # What runs inside a tool call is a conversation of its own, with the run around it.
+        place = operation.place
+        conversation = place.root if is_in_call(operation) and place.root else self.conversation
+        every = {"gen_ai.operation.name": name, "gen_ai.conversation.id": str(conversation)}
+        own = {key: value for key, value in attributes.items() if value is not None}
+        workflow = place.path.partition(".")[0]
+        if place.trace is not None and workflow and not workflow.startswith("call "):
+            every["gen_ai.workflow.name"] = workflow
+        return {**every, "rath.session.id": str(operation.session), **own}
+
+
+def _spans(
+    record: Sequence[Entry],
+    table: ChunkTable,
+    conversation: UUID,
+    only: UUID | None = None,
+    *,
+    content: bool = False,
+) -> tuple[Span, ...]:
+    intervals = intervals_of(record, table, only)
+    context = _Context(record, conversation, SpanContent(table) if content else None)
+    failures: dict[UUID, str | None] = {}
+    for each in intervals:
+        if each.kind == "model" and isinstance(each.entry, ModelCall):
+            failures[each.operation.operation] = _problem(each.entry)
+    made = [_span(each, context, failures) for each in intervals]
+    made += _retrievals(intervals, context)
+    ordered = sorted(made, key=lambda span: span.start)
+    return tuple(_with_messages(ordered) if content else ordered)
+
+
+def _span(interval: Interval, context: _Context, failures: Mapping[UUID, str | None]) -> Span:
+    if isinstance(interval.entry, ModelCall):
+        return _of_call(interval, interval.entry, context)
+    if isinstance(interval.entry, ToolRun):
+        return _of_tool(interval, interval.entry, context)
+    if interval.kind == "workflow":
+        return _of_workflow(interval, context)
+    return _of_run(interval, context, failures.get(interval.id))
+
+
+def _retrievals(intervals: Sequence[Interval], context: _Context) -> list[Span]:
+    """Return a span for each run that recalled notes, from its beginning to its first call."""
+    starts = {each.id: each.start for each in intervals if each.kind == "run"}
+    spans: dict[UUID, Span] = {}
+    for each in intervals:
+        call, operation = each.entry, each.operation
+        if not isinstance(call, ModelCall) or call.seen is None or not call.seen.recalled:
+            continue
+        notes, run = call.seen.recalled, operation.operation
+        attributes: dict[str, Attribute | None] = {"rath.recall.notes": len(notes)}
+        if context.content is not None:
+            attributes |= of_notes(notes)
+        if run not in spans and run in starts:
+            spans[run] = Span(
+                name="retrieval memory",
+                kind="internal",
+                trace=context.trace(operation),
+                id=uuid5(run, "retrieval"),
+                parent=run,
+                start=starts[run],
+                end=each.start,
+                attributes=context.attributes(
+                    "retrieval", operation, {"gen_ai.data_source.id": "memory", **attributes}
+                ),
+            )
+    return list(spans.values())
+
+
+_INPUT = ("gen_ai.input.messages", "gen_ai.system_instructions")
+_OUTPUT = ("gen_ai.output.messages",)
+
+
+def _with_messages(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans with the first input and the last output inside of runs and workflows."""
+    known = {span.id: span for span in spans}
+    for operation in ("invoke_agent", "invoke_workflow"):
+        for span in spans:
+            if span.attributes["gen_ai.operation.name"] == operation:
+                inner = [each for each in known.values() if each.parent == span.id]
+                known[span.id] = _with_ends(span, inner)
+    return [known[span.id] for span in spans]
+
+
+def _with_ends(span: Span, inner: Sequence[Span]) -> Span:
+    """Return a span with the input of the first and the output of the last inside of it."""
+    talks = [each for each in inner if _OUTPUT[0] in each.attributes]
+    if not talks:
+        return span
+    first, last = (
+        min(talks, key=lambda each: each.start).attributes,
+        max(talks, key=lambda each: each.end).attributes,
+    )
+    said = {name: first[name] for name in _INPUT if name in first}
+    said |= {name: last[name] for name in _OUTPUT}
+    return replace(span, attributes={**span.attributes, **said})
+
+
+def _of_workflow(interval: Interval, context: _Context) -> Span:
+    operation, name = interval.operation, interval.path
+    attributes: dict[str, Attribute | None] = {"gen_ai.workflow.name": name}
+    return Span(
+        name=f"invoke_workflow {name}",
+        kind="internal",
+        trace=context.trace(operation),
+        id=interval.id,
+        parent=context.parent(interval),
+        start=interval.start,
+        end=interval.end,
+        attributes=context.attributes("invoke_workflow", operation, attributes),
+    )
+
+
+def _of_run(interval: Interval, context: _Context, error: str | None) -> Span:
+    operation = interval.operation
     place = operation.place
     agent = place.path.rpartition(".")[2] if place.path else None
-    root = None if place.root is None else runs.get(place.root)
-    links = () if root is None or _is_in_call(operation) else ((_trace(root), root.operation),)
+    root = None if place.root is None else context.latest.get(place.root)
+    is_linked = root is not None and not is_in_call(operation)
     attributes: dict[str, Attribute | None] = {
         "rath.operation": operation.kind,
         "gen_ai.agent.name": agent,
@@ -123,18 +301,24 @@ def _of_run(operation: Operation, inner: Sequence[Span], runs: dict[UUID, Operat
     return Span(
         name=f"invoke_agent {agent or operation.kind}",
         kind="internal",
-        trace=_trace(operation),
+        trace=context.trace(operation),
         id=operation.operation,
-        parent=place.run if _is_in_call(operation) else None,
-        links=links,
-        start=min([operation.at, *(span.start for span in inner)]),
-        end=max([operation.at, *(span.end for span in inner)]),
-        attributes=_attributes("invoke_agent", operation, attributes),
-        error=next((span.error for span in reversed(inner) if span.kind == "client"), None),
+        parent=context.parent(interval),
+        links=((context.trace(root), root.operation),) if root and is_linked else (),
+        start=interval.start,
+        end=interval.end,
+        attributes=context.attributes("invoke_agent", operation, attributes),
+        error=error,
+        events=context.events(operation),
     )
 
 
-def _of_call(call: ModelCall, operation: Operation) -> Span:
+def _problem(call: ModelCall) -> str | None:
+    return None if call.status == "done" else (call.evidence.error or call.status)
+
+
+def _of_call(interval: Interval, call: ModelCall, context: _Context) -> Span:
+    operation = interval.operation
     evidence, usage = call.evidence, call.evidence.usage
     model = evidence.requested_model or evidence.served_model
     is_done, reason, ttft = call.status == "done", evidence.finish_reason, evidence.first_token_ms
@@ -152,6 +336,7 @@ def _of_call(call: ModelCall, operation: Operation) -> Span:
         "gen_ai.usage.output_tokens": None if usage is None else usage.completion_tokens,
         "gen_ai.usage.cache_read.input_tokens": evidence.cached_tokens,
         "gen_ai.usage.cache_creation.input_tokens": evidence.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": evidence.reasoning_tokens,
         "rath.fallback_from": evidence.fallback_from,
         "gen_ai.response.finish_reasons": None if reason is None else (reason,),
         "gen_ai.response.time_to_first_chunk": None if ttft is None else ttft / 1000,
@@ -162,22 +347,25 @@ def _of_call(call: ModelCall, operation: Operation) -> Span:
         value = evidence.parameters.get(name)
         if type(value) in kinds and isinstance(value, bool | int | float):
             attributes[f"gen_ai.request.{attribute}"] = value
+    if context.content is not None:
+        attributes |= context.content.of_call(call, operation)
     if server.hostname:
         attributes["server.port"] = server.port or (443 if server.scheme == "https" else 80)
     return Span(
         name=f"chat {model}" if model else "chat",
         kind="client",
-        trace=_trace(operation),
-        id=call.id,
-        parent=operation.operation,
-        start=evidence.started,
-        end=evidence.started + timedelta(milliseconds=evidence.duration_ms),
-        attributes=_attributes("chat", operation, attributes),
-        error=None if is_done else (evidence.error or call.status),
+        trace=context.trace(operation),
+        id=interval.id,
+        parent=interval.parent,
+        start=interval.start,
+        end=interval.end,
+        attributes=context.attributes("chat", operation, attributes),
+        error=_problem(call),
     )
 
 
-def _of_tool(run: ToolRun, operation: Operation, calls: dict[RowId, UUID]) -> Span:
+def _of_tool(interval: Interval, run: ToolRun, context: _Context) -> Span:
+    operation = interval.operation
     problem = None if run.status == "done" else run.error_kind or run.status
     attributes: dict[str, Attribute | None] = {
         "gen_ai.tool.name": run.tool,
@@ -190,50 +378,19 @@ def _of_tool(run: ToolRun, operation: Operation, calls: dict[RowId, UUID]) -> Sp
         "process.exit.code": run.exit_code,
         "error.type": problem,
     }
+    if context.content is not None:
+        attributes |= context.content.of_tool(run)
     return Span(
         name=f"execute_tool {run.tool}",
         kind="internal",
-        trace=_trace(operation),
-        id=next((calls[row] for row in run.rows if row in calls), run.id),
-        parent=operation.operation,
-        start=run.at - timedelta(milliseconds=run.duration_ms),
-        end=run.at,
-        attributes=_attributes("execute_tool", operation, attributes),
+        trace=context.trace(operation),
+        id=interval.id,
+        parent=interval.parent,
+        start=interval.start,
+        end=interval.end,
+        attributes=context.attributes("execute_tool", operation, attributes),
         error=problem,
     )
-
-
-def _attributes(
-    name: str, operation: Operation, attributes: Mapping[str, Attribute | None]
-) -> Mapping[str, Attribute]:
-    """Return the attributes that have a value, with those of every span."""
-    session = str(operation.session)
-    every = {"gen_ai.operation.name": name, "gen_ai.conversation.id": session}
-    own = {key: value for key, value in attributes.items() if value is not None}
-    return {**every, "rath.session.id": session, **own}
-
-
-def _trace(operation: Operation) -> UUID:
-    return operation.place.trace or operation.place.run or operation.session
-
-
-def _is_in_call(operation: Operation) -> bool:
-    """Tell whether a run was made inside a tool call, which is what its place names as its run."""
-    return operation.place.run not in (None, operation.place.trace)
-
-
-def _calls_of_rows(table: ChunkTable) -> dict[RowId, UUID]:
-    """Return by the row of its result which tool call it was; results stand in call order."""
-    call_ids: dict[RowId, UUID] = {}
-    turn, index = None, 0
-    for row in table:
-        if isinstance(row.content, ToolFeedback):
-            if turn is not None and row.id is not None:
-                call_ids[row.id] = call_id(turn.session, turn.index, index)
-            index += 1
-        else:
-            turn, index = row.id, 0
-    return call_ids
 
 
 def export_spans(
@@ -262,9 +419,7 @@ def export_spans(
 
     def context(trace_id: UUID, span_id: UUID) -> SpanContext:
         flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
-        # A span id has 64 bits, never all zero: those of a UUID that are random or a hash.
-        short = span_id.int & ((1 << 64) - 1) or 1
-        return trace.SpanContext(trace_id.int or 1, short, False, flags)
+        return trace.SpanContext(trace_id.int or 1, span_id_of(span_id), False, flags)
 
     for span in spans:
         code = trace.StatusCode.UNSET if span.error is None else trace.StatusCode.ERROR
@@ -276,6 +431,10 @@ def export_spans(
                 resource=about,
                 attributes=dict(span.attributes),
                 links=[trace.Link(context(*link)) for link in span.links],
+                events=[
+                    sdk.Event(name, dict(attributes), int(at.timestamp() * 1e6) * 1000)
+                    for name, at, attributes in span.events
+                ],
                 kind=kinds[span.kind],
                 status=trace.Status(code, span.error),
                 start_time=int(span.start.timestamp() * 1e6) * 1000,
@@ -285,31 +444,170 @@ def export_spans(
         )
 
 
+class _CallSpan:
+    """The span of an outermost workflow call, which ends when its last run has."""
+
+    __slots__ = ("is_returned", "n_running", "spans")
+
+    def __init__(self) -> None:
+        self.n_running = 0
+        self.is_returned = False
+        self.spans: list[Span] = []
+
+
+class _LiveExport:
+    """Exports the spans of runs at their end, and those of workflow calls after them."""
+
+    def __init__(self, export: Callable[[Sequence[Span]], None], *, content: bool) -> None:
+        self._export = export
+        self._content = content
+        self._lock = threading.Lock()
+        self._calls: dict[UUID, _CallSpan] = {}
+        self._call_of: dict[UUID, UUID] = {}
+
+    def submitted(self, session: Session) -> None:
+        """Note in which workflow call a run was submitted."""
+        call = current_call()
+        if call is not None:
+            with self._lock:
+                self._call_of[session.id] = call
+                self._calls.setdefault(call, _CallSpan()).n_running += 1
+
+    def ended(self, session: Session) -> None:
+        """Export the spans of a run."""
+        spans = own_spans(session, content=self._content)
+        roots = [span for span in spans if _is_root(span)]
+        self._export([span for span in spans if not _is_root(span)])
+        with self._lock:
+            call = self._call_of.pop(session.id, None)
+            found = None if call is None else self._calls.get(call)
+            if found is not None:
+                found.spans += roots
+                found.n_running -= 1
+        if call is not None:
+            self._finish(call)
+
+    def returned(self, call: UUID) -> None:
+        """Note that a workflow call has returned; its runs may go on."""
+        with self._lock:
+            if call in self._calls:
+                self._calls[call].is_returned = True
+        self._finish(call)
+
+    def close(self) -> None:
+        """Wait for no return of a call any more."""
+        for call in tuple(self._calls):
+            self.returned(call)
+
+    def _finish(self, call: UUID) -> None:
+        with self._lock:
+            found = self._calls.get(call)
+            if found is None or found.n_running or not found.is_returned:
+                return
+            del self._calls[call]
+        if found.spans:
+            first = min(found.spans, key=lambda span: span.start)
+            whole = replace(first, end=max(span.end for span in found.spans))
+            self._export([_with_ends(whole, found.spans)])
+
+
+_TOKEN_BUCKETS = [float(4**power) for power in range(14)]
+_SECOND_BUCKETS = [0.01 * 2**power for power in range(14)]
+"""Bounds of the histograms, as the conventions advise them."""
+
+_DIMENSIONS = (
+    "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model",
+    "gen_ai.response.model", "gen_ai.workflow.name", "server.address", "server.port",
+)  # fmt: skip
+"""Attributes of a span by which metrics are told apart; none of them names a session."""
+
+
+def _measuring(provider: MeterProvider) -> Callable[[Span], None]:
+    """Return what records the metrics of a span of a model call."""
+    meter = provider.get_meter("rath", rath.__version__)
+    tokens = meter.create_histogram(
+        "gen_ai.client.token.usage",
+        unit="{token}",
+        description="Number of input and output tokens used.",
+        explicit_bucket_boundaries_advisory=_TOKEN_BUCKETS,
+    )
+    seconds = meter.create_histogram(
+        "gen_ai.client.operation.duration",
+        unit="s",
+        description="GenAI operation duration.",
+        explicit_bucket_boundaries_advisory=_SECOND_BUCKETS,
+    )
+
+    def measure(span: Span) -> None:
+        said = span.attributes
+        if said["gen_ai.operation.name"] != "chat":
+            return
+        told = {name: said[name] for name in _DIMENSIONS if name in said}
+        for kind in ("input", "output"):
+            number = said.get(f"gen_ai.usage.{kind}_tokens")
+            if isinstance(number, int):
+                tokens.record(number, {**told, "gen_ai.token.type": kind})
+        failure = {"error.type": said["error.type"]} if "error.type" in said else {}
+        seconds.record((span.end - span.start).total_seconds(), {**told, **failure})
+
+    return measure
+
+
+def _is_root(span: Span) -> bool:
+    return span.attributes["gen_ai.operation.name"] == "invoke_workflow"
+
+
 @contextmanager
-def trace_runs(processor: SpanProcessor, *, resource: Resource | None = None) -> Generator[None]:
+def trace_runs(
+    processor: SpanProcessor,
+    *,
+    resource: Resource | None = None,
+    content: bool = False,
+    meter_provider: MeterProvider | None = None,
+) -> Generator[None]:
     """Export the spans of every run that is submitted inside, each when it has ended.
 
-    They are the same spans that `spans_of` makes of the session later. The processor is called on a
+    They are the same spans that `spans_of` makes of the session later; that of a workflow call is
+    exported when the call has returned and its last run has ended. The processor is called on a
     worker thread.
 
     Args:
         processor: A `BatchSpanProcessor` with the exporter of your choice, for example; who made
             it shuts it down.
         resource: What the spans are about; by default what the SDK finds out by itself.
+        content: Tell what was said, too, as in `spans_of`.
+        meter_provider: Gets the metrics of model calls: `gen_ai.client.token.usage` and
+            `gen_ai.client.operation.duration`.
 
     Raises:
         MissingExtra: The SDK is not installed.
     """
     export_spans((), processor)  # says at once what is missing
+    measure = None if meter_provider is None else _measuring(meter_provider)
 
-    def export(session: Session) -> None:
-        export_spans(own_spans(session), processor, resource=resource)
+    def export(spans: Sequence[Span]) -> None:
+        export_spans(spans, processor, resource=resource)
+        if measure is not None:
+            for span in spans:
+                measure(span)
 
-    take_back = on_run_end(export)
-    try:
+    live = _LiveExport(export, content=content)
+    with ExitStack() as stack, exporting_spans():
+        stack.callback(live.close)
+        stack.callback(on_run_submit(live.submitted))
+        stack.callback(on_run_end(live.ended))
+        stack.callback(on_call_end(live.returned))
         yield
-    finally:
-        take_back()
 
 
-__all__ = ["Span", "export_spans", "spans_of", "trace_runs"]
+def traceparent() -> str | None:
+    """Return the W3C `traceparent` for a request that a tool makes to somebody else.
+
+    Inside a tool call it names the span of that call, so that the spans of the other side stand
+    below it; calls of MCP servers carry it by themselves. None where no spans are exported and no
+    span of OpenTelemetry is around.
+    """
+    return outgoing_traceparent()
+
+
+__all__ = ["Span", "export_spans", "spans_of", "trace_runs", "traceparent"]

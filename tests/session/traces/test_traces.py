@@ -50,17 +50,19 @@ def worked() -> Session:
 def test_a_run_has_a_span_with_one_below_it_for_each_call() -> None:
     out = worked()
     spans = spans_of(out)
-    complete = by_name(spans)["invoke_agent helper"]
+    root, complete = by_name(spans)["invoke_workflow Team"], by_name(spans)["invoke_agent helper"]
     assert [(span.name.split()[0], span.kind, span.parent) for span in spans] == [
-        ("invoke_agent", "internal", None),
+        ("invoke_workflow", "internal", None),
+        ("invoke_agent", "internal", root.id),
         ("chat", "client", complete.id),
         ("execute_tool", "internal", complete.id),
         ("chat", "client", complete.id),
     ]
     assert len({span.trace for span in spans}) == 1
-    assert all(complete.start <= span.start <= span.end <= complete.end for span in spans)
+    assert all(complete.start <= span.start <= span.end <= complete.end for span in spans[1:])
     # They bear the names of the conventions.
-    assert complete.attributes["gen_ai.conversation.id"] == str(out.id)
+    assert complete.attributes["gen_ai.conversation.id"] == str(out.provenance.parent_ids[0])
+    assert {span.attributes["gen_ai.workflow.name"] for span in spans} == {"Team"}
     assert complete.attributes["gen_ai.agent.name"] == "helper"
     tool = by_name(spans)["execute_tool look"].attributes
     assert (tool["gen_ai.operation.name"], tool["gen_ai.tool.name"]) == ("execute_tool", "look")
@@ -103,9 +105,10 @@ def test_what_is_exported_live_is_what_is_exported_later() -> None:
     live, later = Collected(), Collected()
     with trace_runs(live, resource=RESOURCE):
         out = worked()
-        came = [live.spans.get(timeout=PATIENCE) for _ in range(4)]
+        came = [live.spans.get(timeout=PATIENCE) for _ in range(5)]
     export_spans(spans_of(out), later, resource=RESOURCE)
-    assert sorted(came) == sorted(later.spans.get() for _ in range(4))
+    assert sorted(came) == sorted(later.spans.get() for _ in range(5))
+    assert live.spans.empty()
 
 
 class Collected(SpanProcessor):

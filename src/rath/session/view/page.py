@@ -84,23 +84,41 @@ def page_html(data: str, heads: Sequence[Edge], *, title: str, events: str = "")
         title: Of the document.
         events: Where the page hears of what is new, on the server that it came from; "" for never.
     """
-    style, code = _joined(STYLES), _joined(SCRIPTS)
+    parts = {
+        "title": html.escape(valid_unicode(title)),
+        "head": html.escape(" ".join(str(head.id) for head in heads)),
+        "events": html.escape(events),
+        "data": harmless(data),
+    }
+    return document("page.html", STYLES, SCRIPTS, parts, connects=bool(events))
+
+
+def document(
+    template: str,
+    styles: tuple[str, ...],
+    scripts: tuple[str, ...],
+    parts: Mapping[str, str],
+    *,
+    connects: bool = False,
+) -> str:
+    """Return a page in one file, whose policy allows its own style and code and nothing else.
+
+    Args:
+        template: File of the document, with the places of its parts in double braces.
+        styles: Files of style sheets, in order.
+        scripts: Files of code, in order; together they are one module.
+        parts: What is put into the places, in the form that the document needs.
+        connects: Whether the page asks the server that it came from.
+    """
+    style, code = _joined(styles), _joined(scripts)
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
         f"style-src '{_hash(style)}'; script-src '{_hash(code)}'"
     )
-    if events:
+    if connects:
         policy += "; connect-src 'self'"
-    parts = {
-        "policy": policy,
-        "title": html.escape(valid_unicode(title)),
-        "style": style,
-        "head": html.escape(" ".join(str(head.id) for head in heads)),
-        "events": html.escape(events),
-        "data": harmless(data),
-        "code": code,
-    }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+    values = {**parts, "policy": policy, "style": style, "code": code}
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset(template))
 
 
 def _title(session: Session) -> str:
