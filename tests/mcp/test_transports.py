@@ -53,7 +53,7 @@ def test_structured_content_arrives(shared: MCPClient) -> None:
 def test_the_span_of_the_program_is_named_to_the_server(shared: MCPClient) -> None:
     assert shared.call_tool("spans", {}).structured_content == {"result": "None"}
     with TracerProvider().get_tracer("tests").start_as_current_span("request") as caller:
-        named = shared.call_tool("spans", {}).structured_content or {}
+        named: dict[str, str] = shared.call_tool("spans", {}).structured_content or {}
     context = caller.get_span_context()
     assert named["result"].startswith(f"00-{context.trace_id:032x}-{context.span_id:016x}-")
 

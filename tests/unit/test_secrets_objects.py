@@ -55,6 +55,7 @@ from rath.memory import get as get_memory
 from rath.memory.adapters.openviking.backend import OpenVikingStore
 from rath.memory.adapters.openviking.client import Addresses, VikingClient
 from rath.memory.adapters.openviking.server import read_options
+from rath.optim import GEPA
 from rath.session import Session, SessionWriter, load_session, session_registry
 from rath.session.chat_request_build import provider_into_chat_request
 from rath.testing import ScriptedClient
@@ -150,6 +151,10 @@ def remembering(key: str) -> Iterator[object]:
     yield from (client, OpenVikingStore(client, 1.0))
 
 
+def _score(item: object, session: Session) -> float:
+    return 0.0
+
+
 def asked(key: str) -> Iterator[object]:
     """What a client of the user's own is asked with."""
     provider = provider_of(key)
@@ -158,6 +163,8 @@ def asked(key: str) -> Iterator[object]:
     yield from (request, scripted, open_draft(scripted, request))
     yield RathLLMChatRequest(messages=HELLO, extra_create_args={"api_key": key})
     yield Sourced(key, "call")
+    tuned = Agent("p", provider).requires_grad_().parameters()
+    yield GEPA(tuned, _score, reflection=provider, max_metric_calls=1)
     yield ChatSubject(scripted, 16, key, None, 1.0)
     yield LiteLLMTarget(None, "call", key)
     yield LocalEndpoint("http://127.0.0.1:1/v1", key, "m", Path("m.gguf"), "1")

@@ -292,7 +292,7 @@ class Workflow(TaskTaking):
         return CompiledWorkflow(self)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield the texts that its models are told by name: prompts, descriptions, `Prompt`s.
+        """Yield the texts that its models are told, by name: prompts and descriptions.
 
         A name is the path of the attribute, such as `writer.agent.system_prompt`.
         """
