@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rath import backend, data, flow, memory, optim, profiler, session
+    from rath import backend, data, eval, flow, memory, optim, profiler, session
     from rath._async.runtime import at_exit
     from rath.flow.parameters import Prompt, load, save
     from rath.flow.tool.function import tool
@@ -25,6 +25,7 @@ __all__ = [
     "backend",
     "cassette",
     "data",
+    "eval",
     "flow",
     "load",
     "memory",

@@ -23,6 +23,7 @@ from rath._core.blobs import Blob
 from rath.cli.app import app
 from rath.session import ChunkRow, Session, list_persisted_sessions, load_session
 from rath.session.persistence.store import open_store
+from rath.session.record import Verdict
 
 STORE, ELSEWHERE = "<store>", "<folder>"
 """What stands in outputs for the place of the store, and for that of files that they name."""
@@ -301,6 +302,8 @@ def _object(value: object) -> dict[str, Any]:
         # Of whole records and lists of tools the names alone, since the commands show them.
         if isinstance(fields.get(name), Sequence):
             fields[name] = [getattr(each, "name", None) or each.id for each in fields[name]]
+    if isinstance(value, Verdict) and value.usd is None:
+        del fields["usd"], fields["sessions"]
     for name in ("start", "state", "caller"):
         if fields.get(name, ...) is None:
             del fields[name]  # what stored it knew of none

@@ -75,6 +75,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         "18_guards",
         "19_map_a_dataset",
         "20_many_machines",
+        "21_evaluate",
         "22_optimise_prompts",
     ]
 
@@ -99,6 +100,7 @@ def test_the_ladder_is_the_documented_one() -> None:
         ("18_guards", "hide_answer changed the answer"),
         ("19_map_a_dataset", "sea done 1 Salt stays in it."),
         ("20_many_machines", "snow done | A draft of process "),
+        ("21_evaluate", "worst: exact jp 0.0 since expected 'Tokyo', got 'It is Tokyo.'"),
         ("22_optimise_prompts", "1.00 from (0,): Name the capital in one word."),
         ("15_replay_in_tests", "differs: row 0 of the input is not the recorded one"),
     ],

@@ -30,6 +30,7 @@ from rath.config import ConfigStore
 from rath.config.layers import find_llm_provider
 from rath.conformance.chat.subject import ChatSubject, ContractCall
 from rath.errors import ProviderError
+from rath.eval import ModelJudge
 from rath.flow import Agent, Compressor, Selector, Sequential
 from rath.flow.tool import MCPToolCall
 from rath.llm import Provider, RathLLMChatRequest, open_draft
@@ -163,6 +164,7 @@ def asked(key: str) -> Iterator[object]:
     yield from (request, scripted, open_draft(scripted, request))
     yield RathLLMChatRequest(messages=HELLO, extra_create_args={"api_key": key})
     yield Sourced(key, "call")
+    yield ModelJudge("good", provider)
     tuned = Agent("p", provider).requires_grad_().parameters()
     yield GEPA(tuned, _score, reflection=provider, max_metric_calls=1)
     yield ChatSubject(scripted, 16, key, None, 1.0)

@@ -44,6 +44,7 @@ VERBS = {
     "diff": "compare:diff_sessions",
     "doctor": "doctor:doctor",
     "edit": "decisions:edit_call",
+    "eval": "evaluate:run_evaluation",
     "explain": "explain:explain",
     "export": "storage:export_session",
     "fork": "storage:fork_session",
@@ -113,6 +114,7 @@ SUMMARIES = {
         "Check configuration, keys, packages, sandboxes and files; with --live also the models."
     ),
     "edit": "Allow a tool call with other arguments; the model reads which.",
+    "eval": "Evaluate a workflow on a dataset, and compare it with an earlier evaluation.",
     "explain": (
         "Answer the five questions of a session: all of them in brief, or one of them in full."
     ),

@@ -306,19 +306,33 @@ def load_workflow(name: str) -> Workflow:
     Raises:
         Misuse: There is no such module or attribute, it is no workflow, or it raises something.
     """
-    module_name, _, path = name.rpartition(":")
-    if not module_name or not path:
-        raise Misuse(f"{name!r} names no workflow; expected MODULE:ATTRIBUTE, such as agents:team")
-    found: object = _module(module_name)
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise Misuse(f"{name!r}: no attribute {part!r}.{did_you_mean(part, dir(found))}")
-        found = getattr(found, part)
+    found = load_object(name, "workflow; expected MODULE:ATTRIBUTE, such as agents:team")
     if callable(found) and not isinstance(found, Workflow):
         with program_errors(name):
             found = found()
     if not isinstance(found, Workflow):
         raise Misuse(f"{name!r} is a {type(found).__name__}; expected a workflow or an agent")
+    return found
+
+
+def load_object(name: str, expected: str) -> object:
+    """Import `module:attribute` and return what it is.
+
+    Args:
+        name: Module or file, and attribute.
+        expected: What a name without one lacks, for the message.
+
+    Raises:
+        Misuse: There is no such module or attribute, or the module raises something.
+    """
+    module_name, _, path = name.rpartition(":")
+    if not module_name or not path:
+        raise Misuse(f"{name!r} names no {expected}")
+    found: object = _module(module_name)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise Misuse(f"{name!r}: no attribute {part!r}.{did_you_mean(part, dir(found))}")
+        found = getattr(found, part)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, ClassVar, Literal, Self, overload
 from uuid import UUID
 
 from rath._async.plane import Lease
@@ -32,6 +32,7 @@ from rath.session.hooks import (
 )
 from rath.session.log.store import SessionStore, open_store
 from rath.session.output import output_form
+from rath.session.record import Purpose
 from rath.session.run.run_log import Durability
 from rath.session.tooling import ApprovalRule, CallRequest, check_approval
 
@@ -73,6 +74,9 @@ class Agent(Remembering, Workflow):
         ValueError: Neither `provider` nor `model` was given.
         TypeError: `output` is no type that has a JSON Schema.
     """
+
+    _purpose: ClassVar[Purpose] = "turn"
+    """What its model calls are for, in the record."""
 
     def __init__(
         self,
@@ -141,6 +145,7 @@ class Agent(Remembering, Workflow):
             output=self._output_form,
             output_retries=self.output_retries,
             hooks=loop_hooks(self),
+            purpose=self._purpose,
         )
         # What forward hooks have not seen is not remembered: after them it is committed.
         if not (hooks_of(self).forward and is_called(self)):

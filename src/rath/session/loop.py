@@ -39,6 +39,7 @@ from rath.session.provider_builtin import (
     resolve_executor,
 )
 from rath.session.recall import HoldingRecall, Recall
+from rath.session.record import Purpose
 from rath.session.run.budget import check_budget
 from rath.session.run.driver import LoopPlan, execute_loop
 from rath.session.run.run_log import Durability
@@ -259,6 +260,7 @@ def run_session_loop(
     durability: Durability | None = None,
     approval: ApprovalRule = "never",
     hooks: LoopHooks | None = None,
+    purpose: Purpose = "turn",
 ) -> Session:
     """Let a model answer a session, calling tools until a turn calls none.
 
@@ -289,6 +291,7 @@ def run_session_loop(
         approval: Whether somebody must allow a call before it is made, whatever its tool says:
             "never", "always", or a function that gets a `CallRequest` and says so. The run ends
             with the outcome NeedsApproval then, and goes on when its calls were approved.
+        purpose: What its model calls are for, in the record.
         hooks: Functions that are shown answers and tool calls, and may change them. What is shown
             to `on_event` was not shown to them.
 
@@ -352,6 +355,7 @@ def run_session_loop(
         goes_on=goes_on,
         started_at=call_site(),
         hooks=hooks if hooks is not None and served is None else NO_HOOKS,
+        purpose=purpose,
         passed_on=passed_on_to(user_session.id) if served is None else (),
         recording=plan_recording(
             session_id,

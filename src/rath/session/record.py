@@ -41,7 +41,7 @@ OperationKind = Literal[
     "check",
     "map",
 ]
-Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed"]
+Purpose = Literal["turn", "compress", "select", "repair", "extract", "embed", "score"]
 Workspace = Literal["share", "copy", "undo", "ours", "theirs", "three-way"]
 ChangedPart = Literal["input", "output", "answer", "arguments", "result"]
 CHECK_ORIGIN = "Session.check"
@@ -251,8 +251,17 @@ class Verdict(RecordEntry, frozen=True, kw_only=True, tag="verdict"):
 
     passed: bool
     score: float | int | None = None
+    """How good it is, in [0, 1]; None where it is only passed or not."""
+
     report: str
+    """The output of the command, or the reasons of the scorer."""
+
     workspace_digest: str | None = None
+    usd: Decimal | None = None
+    """US dollars of the model that judged; None where none did, or where that is not known."""
+
+    sessions: tuple[UUID, ...] = ()
+    """The sessions in which models judged."""
 
 
 class Interrupt(RecordEntry, frozen=True, kw_only=True, tag="interrupt"):

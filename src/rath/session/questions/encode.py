@@ -106,9 +106,15 @@ def _entry(entry: Entry) -> Json:
         return {"kind": "model_call", **_answer_json(AnsweredCall(None, entry))}
     kind = "tool_run" if isinstance(entry, ToolRun) else type(entry).__name__.lower()
     fields = {"kind": kind, **_members(entry)}
-    if fields.get("start", ...) is None:
-        del fields["start"]  # one call of a run tells it
+    for name in _SELDOM:
+        if fields.get(name, ...) in (None, []):
+            del fields[name]
     return fields
+
+
+_SELDOM = ("start", "usd", "sessions")
+"""Members that most entries leave empty: the first call of a run tells its start, models that judge
+have a price and sessions."""
 
 
 def _plain(value: object) -> Any:

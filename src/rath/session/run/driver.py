@@ -50,6 +50,7 @@ from rath.session.record import (
     Change,
     ModelCall,
     Operation,
+    Purpose,
     report_to,
 )
 from rath.session.run.budget import Budget, load_prices
@@ -107,6 +108,7 @@ class LoopPlan(RunPlan):
     """Where the run goes on, if it had begun before."""
 
     hooks: LoopHooks = NO_HOOKS
+    purpose: Purpose = "turn"
     """Who is shown answers and calls; nobody in a replay."""
 
     input_digest: str | None = None
@@ -629,7 +631,8 @@ class LoopRun:
     def _ask(
         self, conversation: Conversation, row: RowId, note: Callable[[ModelCall], None]
     ) -> Awaitable[Exchange]:
-        purpose = "turn" if self._output is None else self._output.purpose
+        is_repair = self._output is not None and self._output.purpose == "repair"
+        purpose: Purpose = "repair" if is_repair else self._plan.purpose
         ask = partial(
             conversation.ask, self._log.body, note, operation=self._id, purpose=purpose, row=row
         )

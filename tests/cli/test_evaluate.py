@@ -1,0 +1,105 @@
+"""`rath eval`: a suite of a file, the stored evaluation, and gates against an earlier one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rath.cli.app import app
+
+SUITE = """
+from rath import flow
+from rath.eval import Exact, Suite
+from rath.testing import ScriptedClient
+
+ANSWERS = dict(zip(["France", "Japan"], {answers!r}))
+
+
+def answer(request):
+    return ANSWERS[request.messages[-1].content]
+
+
+agent = flow.Agent("p", ScriptedClient([answer] * 4).provider, system_tools=False)
+rows = [{{"id": "fr", "input": "France", "expected": "Paris"}},
+        {{"id": "jp", "input": "Japan", "expected": "Tokyo"}}]
+suite = Suite(agent, rows[:{n_rows}], Exact())
+"""
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(app, ["eval", *args])
+
+
+def write_suite(folder: Path, name: str, *answers: str, n_rows: int = 2) -> str:
+    path = folder / f"{name}.py"
+    path.write_text(SUITE.format(answers=list(answers), n_rows=n_rows))
+    return str(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"files://{tmp_path / 'store'}"
+
+
+def test_a_suite_is_evaluated_and_shown_again(tmp_path: Path, store: str) -> None:
+    file = write_suite(tmp_path, "suite_shown", "Paris", "Paris")
+    done = run(file, "--job", "one", "--store", store)
+    assert done.exit_code == 0, done.output
+    assert "0.500" in done.output
+    again = json.loads(run("--job", "one", "--store", store, "--json").output)
+    assert again["scores"][0]["mean"] == 0.5
+    assert run("--job", "none", "--store", store).exit_code == 1
+
+
+def test_a_regression_ends_with_1(tmp_path: Path, store: str) -> None:
+    run(write_suite(tmp_path, "suite_good", "Paris", "Tokyo"), "--job", "good", "--store", store)
+    worse = write_suite(tmp_path, "suite_worse", "Paris", "Rome")
+    options = ("--baseline", "good", "--store", store)
+    done = run(worse, "--job", "worse", *options, "--gate", "max_regression=0.02")
+    assert done.exit_code == 1
+    assert "exact fell from 1.000 to 0.500" in done.stderr
+    assert run("--job", "worse", *options, "--gate", "max_regression=0.6").exit_code == 0
+    assert run("--job", "worse", *options).exit_code == 0, "without a gate it is only shown"
+    low = run("--job", "worse", "--store", store, "--gate", "min_score=0.8")
+    assert low.exit_code == 1
+    assert "exact is 0.500, below 0.8" in low.stderr
+
+
+def test_a_baseline_of_other_examples_is_no_pass(tmp_path: Path, store: str) -> None:
+    run(write_suite(tmp_path, "suite_a", "Paris", n_rows=1), "--job", "a", "--store", store)
+    file = tmp_path / "suite_b.py"
+    file.write_text(
+        Path(write_suite(tmp_path, "suite_b", "", "Tokyo")).read_text() + "\n"
+        "suite = Suite(agent, rows[1:], Exact())\n"
+    )
+    done = run(
+        str(file), "--job", "b", "--baseline", "a", "--store", store, "--gate", "max_regression=0"
+    )
+    assert done.exit_code == 1
+    assert "cannot be compared" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ((), "name a FILE"),
+        (("nothing.py",), "no file"),
+        (("--job", "x", "--gate", "min_score=high"), "expected max_regression=NUMBER"),
+        (("--job", "x", "--gate", "max_regression=0.1"), "needs --baseline"),
+    ],
+)
+def test_a_wrong_call_is_told(args: tuple[str, ...], problem: str) -> None:
+    done = run(*args)
+    assert done.exit_code == 2
+    assert problem in done.stderr
+
+
+def test_what_is_no_suite_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "suite_none.py"
+    file.write_text("suite = 3\n")
+    done = run(str(file))
+    assert done.exit_code == 2
+    assert "expected a rath.eval.Suite" in done.stderr

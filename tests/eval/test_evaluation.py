@@ -1,0 +1,239 @@
+"""Evaluations: scores in the record, served again, scored anew, errors, datasets, and the gate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import rath
+from rath import eval as ev
+from rath import flow
+from rath.errors import JobError
+from rath.eval.dataset import Example
+from rath.llm.chat_request import RathLLMChatRequest
+from rath.session import Session
+from rath.testing import ScriptedClient
+
+CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Kenya": "Nairobi"}
+ROWS: list[dict[str, Any]] = [
+    {"id": "fr", "input": "France", "expected": "Paris", "tags": ["europe"]},
+    {"id": "jp", "input": "Japan", "expected": "Tokyo"},
+    {"id": "ke", "input": "Kenya", "expected": "Mombasa"},
+]
+
+
+def answer(request: RathLLMChatRequest) -> str:
+    return CAPITALS[str(request.messages[-1].content)]
+
+
+class World:
+    """A workflow, and the store in which it is evaluated."""
+
+    def __init__(self, folder: Path, turn: Any = answer) -> None:
+        self.model = ScriptedClient([turn] * 50)
+        self.agent = flow.Agent("p", self.model.provider, system_tools=False)
+        self.store = f"files://{folder}"
+
+    def evaluate(self, scorers: Any, rows: Any = ROWS, **options: Any) -> ev.Evaluation:
+        given: dict[str, Any] = {"job": "capitals", "progress": False, **options}
+        return ev.evaluate(self.agent, rows, scorers, store=self.store, **given)
+
+
+def means(evaluation: ev.Evaluation) -> dict[str, float | None]:
+    return {each.scorer: each.mean for each in evaluation.report().scores}
+
+
+def test_scores_stand_in_the_record_of_the_sessions(tmp_path: Path) -> None:
+    done = World(tmp_path).evaluate([ev.Exact(), ev.Contains("o", name="has_o")])
+    assert means(done) == {"exact": pytest.approx(2 / 3), "has_o": pytest.approx(2 / 3)}
+    session = Session.load(done.items[0].session or "", store=done.store)
+    found = {each.verdict.name: each for each in session.verdicts}
+    assert found["exact"].verdict.passed
+    assert not found["exact"].is_stale
+    assert not found["has_o"].verdict.passed
+    assert session.text() == "Paris"
+    assert done.report().scores[0].by_tag == {"europe": 1.0}
+
+
+def test_an_evaluation_that_is_called_again_asks_nobody(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def counted(example: Example, session: Session) -> float:
+        calls.append(example.key)
+        return 0.5
+
+    first = World(tmp_path).evaluate([counted])
+    again = World(tmp_path)
+    second = again.evaluate([counted])
+    assert sorted(calls) == ["fr", "jp", "ke"]
+    assert not again.model.requests
+    assert second.items == first.items
+    assert means(ev.load_evaluation("capitals", first.store)) == means(first)
+
+
+def test_a_new_scorer_scores_what_is_stored(tmp_path: Path) -> None:
+    World(tmp_path).evaluate(ev.Exact())
+    again = World(tmp_path)
+    done = again.evaluate([ev.Exact(), ev.Regex("^N", name="n")])
+    assert not again.model.requests
+    assert means(done)["n"] == pytest.approx(1 / 3)
+    stored = ev.load_evaluation("capitals", done.store)
+    assert means(stored) == means(done)
+
+
+def test_another_expected_answer_is_scored_anew(tmp_path: Path) -> None:
+    World(tmp_path).evaluate(ev.Exact())
+    rows = [*ROWS[:2], {**ROWS[2], "expected": "Nairobi"}]
+    assert means(World(tmp_path).evaluate(ev.Exact(), rows)) == {"exact": 1.0}
+
+
+def test_an_error_of_a_scorer_is_told_and_tried_again(tmp_path: Path) -> None:
+    broken = [True]
+
+    def fragile(example: Example, session: Session) -> float:
+        if broken[0] and example.key == "jp":
+            raise ValueError("no luck")
+        return 1.0
+
+    report = World(tmp_path).evaluate(fragile).report()
+    assert (report.scores[0].mean, report.scores[0].n_errors) == (1.0, 1)
+    assert report.first_errors == ("scorer fragile, jp: ValueError: no luck",)
+    assert "1 errors" in str(report)
+    broken[0] = False
+    assert World(tmp_path).evaluate(fragile).report().scores[0].n_errors == 0
+
+
+def test_a_run_that_fails_has_no_score(tmp_path: Path) -> None:
+    def fail(request: RathLLMChatRequest) -> str:
+        if request.messages[-1].content == "Kenya":
+            raise ValueError("no model")
+        return answer(request)
+
+    report = World(tmp_path, fail).evaluate(ev.Exact(), retries=0).report()
+    assert (report.n_failed, report.scores[0].n_scores, report.scores[0].mean) == (1, 2, 1.0)
+    assert "no model" in report.first_errors[0]
+
+
+def test_epochs_give_pass_at_k(tmp_path: Path) -> None:
+    turns = iter(["Paris", "Rome"] * 3)
+
+    def next_turn(request: RathLLMChatRequest) -> str:
+        return next(turns)
+
+    world = World(tmp_path, next_turn)
+    done = world.evaluate(ev.Exact(), ROWS[:1], epochs=2, concurrency=1)
+    (summary,) = done.report().scores
+    assert (summary.mean, summary.pass_at) == (0.5, {1: 0.5, 2: 1.0})
+
+
+def test_scores_survive_export_and_verification(tmp_path: Path) -> None:
+    done = World(tmp_path / "store").evaluate(ev.Exact())
+    session = Session.load(done.items[0].session or "", store=done.store)
+    path = session.save(path=tmp_path / "alone.jsonl")
+    assert [each.verdict.name for each in Session.load(path).verdicts] == ["exact"]
+
+
+def test_a_command_judges_in_the_sandbox(tmp_path: Path) -> None:
+    class Writer(flow.Workflow):
+        def __init__(self, agent: flow.Agent) -> None:
+            self.agent = agent
+
+        def forward(self, session: Session) -> Session:
+            return self.agent(session.to("local"))
+
+    world = World(tmp_path)
+    done = ev.evaluate(
+        Writer(world.agent),
+        ROWS[:1],
+        [ev.Command("true", name="yes"), ev.Command("echo why; false", name="no")],
+        job="commands",
+        store=world.store,
+        progress=False,
+    )
+    assert [(each.scorer, each.value) for each in done.items] == [("yes", 1.0), ("no", 0.0)]
+    assert done.items[1].reasons == "why\n"
+
+
+class Question(BaseModel):
+    question: str
+    answer: str
+
+
+class Case:
+    """Has the members of a case of pydantic-evals."""
+
+    def __init__(self, name: str, inputs: Any, expected_output: Any) -> None:
+        self.name, self.inputs, self.expected_output = name, inputs, expected_output
+        self.metadata = None
+
+
+class Cases:
+    """Has the members of a dataset of pydantic-evals."""
+
+    class Equal:
+        def evaluate(self, ctx: Any) -> bool:
+            return bool(ctx.output == ctx.expected_output)
+
+    def __init__(self) -> None:
+        self.cases = [Case("fr", "France", "Paris")]
+        self.evaluators = [self.Equal()]
+
+
+def test_rows_of_many_kinds_are_examples(tmp_path: Path) -> None:
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("\n".join(map(json.dumps, ROWS)) + "\n")
+    table = tmp_path / "rows.csv"
+    table.write_text("id,input,expected\nfr,France,Paris\n")
+    assert [each.key for each in ev.read_dataset(lines)] == ["fr", "jp", "ke"]
+    assert ev.read_dataset(str(table))[0].expected == "Paris"
+    (model,) = ev.read_dataset([Question(question="France", answer="Paris")])
+    assert (model.key, model.input, model.expected) == ("0", "France", "Paris")
+    (case,) = ev.read_dataset(Cases())
+    assert (case.key, case.input, case.expected) == ("fr", "France", "Paris")
+    assert ev.read_dataset(["a", "b"])[1].key == "1"
+    assert ev.read_dataset([{"input": {"a": 1}}])[0].input == '{"a": 1}'
+
+
+def test_a_dataset_brings_its_evaluators(tmp_path: Path) -> None:
+    assert means(World(tmp_path).evaluate([], Cases())) == {"Equal": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("rows", "scorers", "problem"),
+    [
+        ([], ev.Exact(), "dataset is empty"),
+        ([{"expected": "x"}], ev.Exact(), "row 0 has no input"),
+        ([{"id": 1, "input": "a"}, {"id": 1, "input": "b"}], ev.Exact(), "have the key '1'"),
+        (ROWS, [], "needs a scorer"),
+        (ROWS, [ev.Exact(), ev.Exact()], "two scorers have the name 'exact'"),
+        ("rows.txt", ev.Exact(), "ends in .jsonl or .csv"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(
+    tmp_path: Path, rows: Any, scorers: Any, problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        World(tmp_path).evaluate(scorers, rows)
+
+
+def test_a_line_that_is_no_row_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    for text, problem in (("{", "line 1: no JSON"), ("\n3", "line 2: expected an object")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=problem):
+            ev.read_dataset(path)
+    with pytest.raises(TypeError, match="sequence of rows"):
+        ev.read_dataset(3)  # type: ignore[arg-type]  # the point of the test
+
+
+def test_an_evaluation_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="no job 'nothing'"):
+        ev.load_evaluation("nothing", f"files://{tmp_path}")
+
+
+def test_rath_has_the_package() -> None:
+    assert rath.eval.Exact is ev.Exact
