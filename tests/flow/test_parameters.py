@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +245,67 @@ def test_the_digest_follows_every_change() -> None:
 def test_equal_states_have_one_digest() -> None:
     agents = [flow.Agent("p", model="m", tools=[search]) for _ in range(2)]
     assert state_digest(agents[0]) == state_digest(agents[1])
+
+
+def test_a_run_does_not_wait_for_the_state_of_pending_instructions() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def wait(_: object) -> str:
+        asked.set()
+        assert answered.wait(60)
+        return "You are brief."
+
+    author = flow.Agent("p", ScriptedClient([wait]).provider)
+    agent = flow.Agent("p", ScriptedClient(["done"]).provider)
+    agent.agent.agent_session = author(Session.from_user_message("write instructions"))
+    assert asked.wait(60)
+    out = agent(Session.from_user_message("x"))
+    assert out.is_pending
+    answered.set()
+    assert out.text() == "done"
+    operation = [each for each in out.record if isinstance(each, Operation)][-1]
+    assert operation.place.state is None
+
+
+@dataclass
+class Comparable(flow.Workflow):
+    """A workflow of a class with `__eq__`, which has no hash."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        self.agent = flow.Agent("p", ScriptedClient(["done"]).provider)
+
+    def forward(self, session: Session) -> Session:
+        return self.agent(session)
+
+
+def test_a_workflow_without_a_hash_has_a_state() -> None:
+    team = Comparable("a")
+    out = team(Session.from_user_message("x"))
+    states = [each.place.state for each in out.record if isinstance(each, Operation)]
+    assert states == [state_digest(team)]
+
+
+def test_what_fails_to_say_its_state_runs_as_before() -> None:
+    class Odd(FixedText):
+        @property
+        def description(self) -> str:
+            raise LookupError("no text")
+
+    agent = flow.Agent("p", ScriptedClient(["done"]).provider, tools=[Odd()])
+    with pytest.raises(LookupError, match="no text"):
+        agent(Session.from_user_message("x")).synchronize()
+
+
+def test_a_prompt_goes_wherever_a_text_does(tmp_path: Path) -> None:
+    @rath.tool(description=rath.Prompt("Look it up."))
+    def look(word: str) -> str:
+        return word
+
+    client = ScriptedClient(["done"])
+    agent = flow.Agent(rath.Prompt("p"), client.provider, tools=[look])
+    assert dict(agent.named_parameters())["tools.look.description"].requires_grad
+    out = agent(Session.from_user_message(rath.Prompt("hello")))
+    stored = Session.load(out.save(store=f"files://{tmp_path}"), store=f"files://{tmp_path}")
+    assert stored.chunk_table == out.chunk_table

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard, cast
-from weakref import WeakKeyDictionary, ref
+from weakref import ReferenceType, ref
 
 from rath._core.dataclasses import dataclass
 from rath._core.files import atomic_write_json
@@ -51,6 +52,8 @@ __all__ = [
 StateDict: TypeAlias = dict[str, Any]
 """Values of plain JSON by name."""
 
+_log = logging.getLogger(__name__)
+
 FORMAT = "rath-state"
 VERSION = 1
 _MAX_BYTES = 64 * 1024 * 1024
@@ -60,9 +63,19 @@ _LEFT_OUT = frozenset({"model", "metadata", "user", "extra_create_args"})
 """Fields of the sampling that are no part of a state: the model stands beside its provider, and
 the others may hold names of users and keys."""
 
-_Known: TypeAlias = tuple[tuple[object, ...], str]
-_digests: WeakKeyDictionary[Workflow, _Known] = WeakKeyDictionary()
-"""The last digest of each workflow, and what it was taken of: it is asked for at each run."""
+
+@dataclass(frozen=True, slots=True)
+class _KnownDigest:
+    """The digest of a workflow, and what it was taken of."""
+
+    workflow: ReferenceType[Workflow]
+    contents: tuple[object, ...]
+    digest: str
+
+
+_digests: dict[int, _KnownDigest] = {}
+"""By the id of the workflow, since one of a class with `__eq__` has no hash. Kept, since the digest
+is asked for at each run."""
 
 
 class Prompt(str):
@@ -179,12 +192,30 @@ def state_dict_of(workflow: Workflow) -> StateDict:
 def state_digest(workflow: Workflow) -> str:
     """Return the sha256 of the state of a workflow, in hex; equal states have equal ones."""
     contents = tuple(_contents(workflow))
-    known = _digests.get(workflow)
-    if known is not None and _are_same(known[0], contents):
-        return known[1]
+    known = _digests.get(id(workflow))
+    is_same = known is not None and known.workflow() is workflow
+    if known is not None and is_same and _are_same(known.contents, contents):
+        return known.digest
     digest = _digest(state_dict_of(workflow))
-    _digests[workflow] = contents, digest
+    key = id(workflow)
+    _digests[key] = _KnownDigest(ref(workflow, lambda _: _digests.pop(key, None)), contents, digest)
     return digest
+
+
+def recorded_digest(workflow: Workflow) -> str | None:
+    """Return the digest for the record of a run, None where it is not known; never waits.
+
+    It is not known where the rows of an agent are still to come, or something has no state to tell:
+    the run says what is wrong, where anything is.
+    """
+    agents = (part for each in _parts_of(workflow) for _, part in each.module.named_agents())
+    try:
+        if any(part.agent_session.is_pending for part in agents):
+            return None
+        return state_digest(workflow)
+    except Exception as exc:  # noqa: BLE001  # of programs of others, which the run itself tells
+        _log.debug("the state of %s has no digest: %r", type(workflow).__name__, exc)
+        return None
 
 
 def load_state_dict(

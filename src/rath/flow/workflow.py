@@ -38,7 +38,7 @@ __all__ = ["Workflow"]
 _parameters_of = lazy_function("rath.flow.parameters", "parameters_of")
 _state_dict_of = lazy_function("rath.flow.parameters", "state_dict_of")
 _load_state_dict = lazy_function("rath.flow.parameters", "load_state_dict")
-_state_digest = lazy_function("rath.flow.parameters", "state_digest")
+_recorded_digest = lazy_function("rath.flow.parameters", "recorded_digest")
 
 _log = logging.getLogger(__name__)
 
@@ -414,7 +414,7 @@ def running(workflow: Workflow, session: Session, *, run: UUID | None = None) ->
         if outer is None and run is None:
             run = recorded_call(segment, session)
         with operation_scope(
-            segment, root=session.id, run=run, state=partial(_state_digest, workflow)
+            segment, root=session.id, run=run, state=partial(_recorded_digest, workflow)
         ):
             yield
     finally:

@@ -66,7 +66,7 @@ class _OperationScope:
 
     root: UUID | None
     trace: UUID
-    state: Callable[[], str] | None = None
+    state: Callable[[], str | None] | None = None
     caller: str | None = None
     counters: dict[str, Iterator[int]] = field(default_factory=dict[str, Iterator[int]])
 
@@ -82,7 +82,7 @@ def operation_scope(
     *,
     root: UUID | None = None,
     run: UUID | None = None,
-    state: Callable[[], str] | None = None,
+    state: Callable[[], str | None] | None = None,
 ) -> Generator[str]:
     """Enter a module: operations made inside have `segment` at the end of their path.
 

@@ -71,6 +71,11 @@ class FlowToolCall(Referenced, ABC):
             )
         tool = copy.copy(self)
         tool._description = text  # noqa: SLF001  # a copy of this very object
+        if tool.description != text:
+            raise TypeError(
+                f"{type(self).__name__}.description does not say its _description; override "
+                "with_description there"
+            )
         return tool
 
     @property
