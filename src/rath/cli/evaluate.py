@@ -10,8 +10,9 @@ import typer
 from rath.cli.render import money, one_line, say_table
 from rath.cli.runs import load_object, program_errors
 from rath.cli.stores import StoreUrl, use_store
-from rath.cli.terminal import AsJson, CommandError, Misuse, note, say, say_json
+from rath.cli.terminal import AsJson, CommandError, Misuse, misuse_on, note, say, say_json
 from rath.eval.evaluation import Evaluation, Suite, load_evaluation
+from rath.eval.inspect_log import export_inspect
 from rath.eval.report import Comparison, Report, ScoreSummary
 
 _MAX_WORSE = 5
@@ -44,6 +45,10 @@ def run_evaluation(
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="URL", help="Where the runs are carried out.")
     ] = None,
+    inspect: Annotated[
+        Path | None,
+        typer.Option("--inspect", metavar="FILE.eval", help="Write a log for Inspect as well."),
+    ] = None,
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,6 +68,9 @@ def run_evaluation(
             suite = _suite(file)
             with program_errors(file):
                 done = suite.run(job=job, store=store, engine=engine)
+        if inspect is not None:
+            with misuse_on(ValueError):
+                export_inspect(done, inspect)
         before = None if baseline is None else load_evaluation(baseline, store)
     changes = () if before is None else done.compare(before)
     report = done.report()

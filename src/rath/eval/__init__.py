@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rath.eval.dataset import Example, read_dataset
     from rath.eval.evaluation import Evaluation, Suite, evaluate, load_evaluation
+    from rath.eval.inspect_log import export_inspect
     from rath.eval.report import Comparison, Report, ScoreSummary
     from rath.eval.scorers import (
         Command,
@@ -27,6 +28,7 @@ else:
         {
             "dataset": ("Example", "read_dataset"),
             "evaluation": ("Evaluation", "Suite", "evaluate", "load_evaluation"),
+            "inspect_log": ("export_inspect",),
             "report": ("Comparison", "Report", "ScoreSummary"),
             "scorers": (
                 *("Command", "Contains", "Exact", "JSONSchema", "ModelJudge", "Numeric"),
@@ -52,6 +54,7 @@ __all__ = [
     "Scorer",
     "Suite",
     "evaluate",
+    "export_inspect",
     "load_evaluation",
     "read_dataset",
 ]

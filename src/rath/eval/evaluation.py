@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import field
+from dataclasses import field, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, cast
@@ -272,7 +272,7 @@ def _score_session(
                 found.append(
                     ScoredItem(
                         example.key, epoch, scorer.name, session.id, None,
-                        error=error, tags=example.tags,
+                        error=error, tags=example.tags, expected=_expected_text(example),
                     )
                 )  # fmt: skip
                 continue
@@ -280,7 +280,8 @@ def _score_session(
                 continue
             verdict = _verdict(scorer.name, judge, score)
             new.append(verdict)
-        found.append(_of_verdict(verdict, example.key, epoch, session.id, example.tags))
+        item = _of_verdict(verdict, example.key, epoch, session.id)
+        found.append(replace(item, tags=example.tags, expected=_expected_text(example)))
     if new:
         _record(session, new, store)
     return found
@@ -323,9 +324,11 @@ def _record(session: Session, verdicts: Sequence[Verdict], store: SessionStore) 
         load(store, session.id).session.add_entries(*entries)
 
 
-def _of_verdict(
-    verdict: Verdict, key: str, epoch: int, session: UUID, tags: tuple[str, ...] = ()
-) -> ScoredItem:
+def _expected_text(example: Example) -> str | None:
+    return None if example.expected is None else str(example.expected)
+
+
+def _of_verdict(verdict: Verdict, key: str, epoch: int, session: UUID) -> ScoredItem:
     return ScoredItem(
         key=key,
         epoch=epoch,
@@ -335,5 +338,4 @@ def _of_verdict(
         passed=verdict.passed,
         reasons=verdict.report,
         usd=verdict.usd,
-        tags=tags,
     )

@@ -39,6 +39,8 @@ class ScoredItem:
     """The error of the scorer."""
 
     tags: tuple[str, ...] = ()
+    expected: str | None = None
+    """The expected answer, where the evaluation knows it; it is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
