@@ -52,6 +52,7 @@ _ROWS = {
     "stored": ("benchmarks.stored", "lines"),
     "replay": ("benchmarks.replay", "lines"),
     "profiling": ("benchmarks.profiling", "lines"),
+    "serving": ("benchmarks.serving", "lines"),
     "listing": ("benchmarks.listing", "lines"),
     "commands": ("benchmarks.commands", "lines"),
     "mcp": ("benchmarks.mcp", "lines"),

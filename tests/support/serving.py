@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +15,13 @@ from typing import Any
 
 import anyio
 import httpx2
+import uvicorn
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from starlette.types import ASGIApp
+
+from tests.support.waiting import wait_until
 
 PROGRAM = "tests.support.served_program:Team"
 ROOT = Path(__file__).parents[2]
@@ -124,3 +130,24 @@ def told(
 
     answer: dict[str, Any] = ask(server, call, mode=mode, headers=headers)
     return answer
+
+
+def free_port() -> socket.socket:
+    """Return a socket that listens on a free port."""
+    return socket.create_server(("127.0.0.1", 0), backlog=512)
+
+
+@contextmanager
+def listening(app: ASGIApp, bound: socket.socket | None = None) -> Generator[str]:
+    """Serve an application on a thread, on a free port or one that is bound; yield its address."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    with bound or free_port() as bound:
+        port = bound.getsockname()[1]
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        try:
+            wait_until(lambda: server.started)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -72,6 +72,10 @@ VERBS = {
     "replay": "runs:replay_session",
     "resume": "runs:resume_session",
     "rm": "storage:rm",
+    "serve MODULE:WORKFLOW": "serving:serve_workflow",
+    "serve token add": "serving:add_token",
+    "serve token ls": "serving:list_tokens",
+    "serve token rm": "serving:remove_token",
     "show": "show:show",
     "tail": "show:tail",
     "verify": "storage:verify_sessions",
@@ -84,6 +88,8 @@ GROUPS = {
     "config": "See and change the configuration.",
     "jobs": "See and steer workflows that run over many items.",
     "mcp": "See, try and trust the tool servers of the config.",
+    "serve": "Serve a workflow to clients of OpenAI, A2A and MCP: rath serve MODULE:WORKFLOW.",
+    "serve token": "Make, list and remove the tokens of clients.",
     "memory": "See and change what is remembered.",
 }
 """Help of the groups of verbs."""
@@ -161,6 +167,12 @@ SUMMARIES = {
     ),
     "resume": "Go on with a run under the same id and in the same log.",
     "rm": "Move sessions to the trash. What was made from them loads as before.",
+    "serve MODULE:WORKFLOW": (
+        "Serve a workflow to clients of OpenAI, A2A and MCP over HTTP, until it is ended."
+    ),
+    "serve token add": "Make a token for a client, with its limits, and show it once.",
+    "serve token ls": "List who has a token, since when, and with which limits.",
+    "serve token rm": "Remove the token of a client; servers refuse it from the next request on.",
     "show": "Show a session: where it comes from, its rows, and how each came about.",
     "tail": (
         "Show the last rows of a session; with -f also each new one, and words as they are "
@@ -242,8 +254,11 @@ class _Verb(_Options, TyperCommand):
 class _Verbs(_Options, TyperGroup):
     """Verbs of the command or of one of its groups, each imported when it is called."""
 
+    group = ""
+    """Under which words its verbs stand in `VERBS`, "" for the command itself."""
+
     def _prefix(self) -> str:
-        return f"{self.name} " if self.name in GROUPS else ""
+        return f"{self.group} " if self.group else ""
 
     _is_listing = False
 
@@ -258,7 +273,8 @@ class _Verbs(_Options, TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         prefix = self._prefix()
         names = [name.removeprefix(prefix) for name in VERBS if name.startswith(prefix)]
-        return names if prefix else sorted({name.partition(" ")[0] for name in names})
+        first = dict.fromkeys(name.partition(" ")[0] for name in names)
+        return list(first) if prefix else sorted(first)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         name = f"{self._prefix()}{cmd_name}"
@@ -267,9 +283,11 @@ class _Verbs(_Options, TyperGroup):
             group.callback(invoke_without_command=True, help=GROUPS[name])(
                 _list_jobs if name == "jobs" else show_help
             )
-            command = typer.main.get_command(group)
-            command.name = name
+            command = cast("_Verbs", typer.main.get_command(group))
+            command.name, command.group = cmd_name, name
             return command
+        if name not in VERBS and ":" in cmd_name:
+            name = f"{self._prefix()}MODULE:WORKFLOW"
         if name not in VERBS:
             known = self.list_commands(ctx)
             near = did_you_mean(cmd_name, known)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, overload
 from uuid import UUID
 
 from rath._async.plane import Lease
+from rath._core.dataclasses import dataclass
+from rath._core.options import ValueScope
 from rath.flow.agent_memory import (
     MemoryArg,
     Remembering,
@@ -34,7 +37,7 @@ from rath.session.log.store import SessionStore, open_store
 from rath.session.output import output_form
 from rath.session.record import Purpose
 from rath.session.run.run_log import Durability
-from rath.session.tooling import ApprovalRule, CallRequest, check_approval
+from rath.session.tooling import ApprovalRule, CallRequest, call_here, check_approval
 
 
 class Agent(Remembering, Workflow):
@@ -126,15 +129,17 @@ class Agent(Remembering, Workflow):
 
     def forward(self, session: Session) -> Session:
         """Submit a run on `session`, which may be pending, and return its pending session."""
+        # What a caller adds is for the agents of the workflow, not for those inside their tools.
+        added = _caller_options.get() if call_here() is None else NO_CALLER_OPTIONS
         store = self.memory
         policy = self.memory_inject or DefaultRecallInjection()
         out = run_session_loop(
             session,
             self.agent.agent_session,
             agent_provider=self.agent.provider,
-            tools=self.tools,
+            tools=[*self.tools, *added.tools],
             max_tool_rounds=self.max_tool_rounds,
-            on_event=self.on_event or (_ignore if self.streaming else None),
+            on_event=self.on_event or (_ignore if self.streaming or added.streaming else None),
             persist=self.persist,
             store=self.store,
             durability=self.durability,
@@ -250,6 +255,28 @@ class Agent(Remembering, Workflow):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class CallerOptions:
+    """What the caller of a workflow adds to its agents, those inside of their tools left out."""
+
+    tools: tuple[FlowToolCall, ...] = ()
+    """Offered beside those of the agents."""
+
+    streaming: bool = False
+    """Whether answers are streamed, so that `Session.stream` gives their text as it comes."""
+
+
+NO_CALLER_OPTIONS = CallerOptions()
+_caller_options: ContextVar[CallerOptions] = ContextVar(
+    "rath_caller_options", default=NO_CALLER_OPTIONS
+)
+
+
+def adding(options: CallerOptions) -> ValueScope[CallerOptions]:
+    """Add to the agents of the workflows that are called inside."""
+    return ValueScope(_caller_options, options)
 
 
 def _ignore(_: RathLLMStreamDelta) -> None:

@@ -74,6 +74,66 @@ class RefusedCall(Exception):
     """A call cannot be made as it was asked for; the text is for the client."""
 
 
+_OWNED_BY = ("served", "principal")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOwner:
+    """Whose the sessions of a served workflow are: written into the lineage of the first one."""
+
+    served: str
+    """The name under which the workflow is served."""
+
+    principal: str | None = None
+    """The client; None where a server has clients without names."""
+
+    def own(self, session: Session) -> Session:
+        """Stamp the session with which a call begins, and return it."""
+        LineageRecorder.stamp_new_session(
+            session,
+            parent_session_ids=(),
+            lineage_operator=OPERATOR,
+            lineage_kind=LineageKind.LEAF_USER,
+            lineage_extras=self._extras,
+        )
+        return session
+
+    def owns(self, session: Session) -> bool:
+        """Tell whether a session comes from one of this owner; O(sessions above it)."""
+        return any(self._is_first(edge) for edge in _above(session.as_parent()))
+
+    def find(self, session_id: UUID, store: SessionStore) -> Session | None:
+        """Return a stored session of this owner, None where there is none; blocks.
+
+        Whether there is one that is another's is not told.
+        """
+        session = load_stored(session_id, store)
+        return session if session is not None and self.owns(session) else None
+
+    @property
+    def _extras(self) -> tuple[tuple[str, str], ...]:
+        served = (("served", self.served),)
+        return served if self.principal is None else (*served, ("principal", self.principal))
+
+    def _is_first(self, edge: Edge) -> bool:
+        provenance = edge.provenance
+        return (
+            provenance is not None
+            and provenance.operator == OPERATOR
+            and tuple(each for each in provenance.extras if each[0] in _OWNED_BY) == self._extras
+        )
+
+
+def load_stored(session_id: UUID, store: SessionStore) -> Session | None:
+    """Return a session of a store, None where there is none that can be loaded; blocks."""
+    try:
+        return Session.load(session_id, store=store)
+    except PersistenceError as exc:
+        if store.holds(session_id):
+            _log.warning("session %s cannot be loaded: %s", session_id, exc)
+        return None
+
+
 class Calls:
     """Makes the calls of clients; each has a session of its own, and any number run at once.
 
@@ -81,13 +141,25 @@ class Calls:
         workflow: What is served.
         name: Under which name: a client goes on only with sessions that were served under it.
         options: What was chosen.
+        owner: Whose the sessions are; by default of all clients under this name.
+        report: Is told of each entry of the runs, on the runtime thread.
     """
 
-    def __init__(self, workflow: Workflow, name: str, options: ServeOptions) -> None:
+    def __init__(
+        self,
+        workflow: Workflow,
+        name: str,
+        options: ServeOptions,
+        *,
+        owner: SessionOwner | None = None,
+        report: Callable[[Entry], None] | None = None,
+    ) -> None:
         self._workflow = workflow
         self._name = name
+        self._owner = owner or SessionOwner(name)
         self._options = options
-        self._running: set[_RunningCall] = set()
+        self._report = report
+        self._running: set[RunningCall] = set()
         self._own_sessions: set[UUID] = set()
 
     async def call(
@@ -99,7 +171,7 @@ class Calls:
             arguments: What the client gave, unchecked.
             tell: Is told of each entry of the runs, on the runtime thread.
         """
-        running = _RunningCall()
+        running = RunningCall()
         self._running.add(running)
         try:
             message, session_id = _check_message(arguments)
@@ -114,7 +186,7 @@ class Calls:
             return refusal_answer(str(exc))
         except asyncio.CancelledError:
             running.cancel()
-            await _end(running.session)
+            await end_run(running.session)
             raise
         except Exception as exc:  # noqa: BLE001  # a tool's lane: the client reads what went wrong
             _log.warning("a call of %r failed: %s: %s", self._name, type(exc).__name__, exc)
@@ -127,6 +199,11 @@ class Calls:
         for running in list(self._running):
             running.cancel()
 
+    def _tell(self, entry: Entry, tell: Callable[[Entry], None]) -> None:
+        tell(entry)
+        if self._report is not None:
+            self._report(entry)
+
     def _begin(
         self, message: str, session_id: UUID | None, tell: Callable[[Entry], None]
     ) -> Session:
@@ -137,7 +214,7 @@ class Calls:
         """
         store = self._store()
         with ExitStack() as stack:
-            stack.enter_context(report_to(lambda entry, _: tell(entry)))
+            stack.enter_context(report_to(lambda entry, _: self._tell(entry, tell)))
             if self._options.persist:
                 stack.enter_context(recording_scope(store))
             if session_id is None:
@@ -155,46 +232,22 @@ class Calls:
             return self._workflow.resume(stored, store=store, cancelled="go_on")
 
     def _message_session(self, message: str) -> Session:
-        session = Session.from_user_message(message)
-        LineageRecorder.stamp_new_session(
-            session,
-            parent_session_ids=(),
-            lineage_operator=OPERATOR,
-            lineage_kind=LineageKind.LEAF_USER,
-            lineage_extras=(("served", self._name),),
-        )
-        return session
+        return self._owner.own(Session.from_user_message(message))
 
     def _store(self) -> SessionStore:
         return self._options.store or default_store()
 
     def _stored(self, session_id: UUID, store: SessionStore) -> Session:
-        # Whether there is one that is not this client's is not told.
-        problem = RefusedCall(
-            f"this server has no session {session_id}; leave session_id out to begin"
-        )
-        try:
-            session = Session.load(session_id, store=store)
-        except PersistenceError as exc:
-            if store.holds(session_id):
-                _log.warning("session %s cannot be loaded: %s", session_id, exc)
-            raise problem from exc
-        if self._options.sessions == "any" or session_id in self._own_sessions:
-            return session
-        if not any(self._is_ours(edge) for edge in _above(session.as_parent())):
-            raise problem
+        session = load_stored(session_id, store)
+        is_free = self._options.sessions == "any" or session_id in self._own_sessions
+        if session is None or not (is_free or self._owner.owns(session)):
+            raise RefusedCall(
+                f"this server has no session {session_id}; leave session_id out to begin"
+            )
         return session
 
-    def _is_ours(self, edge: Edge) -> bool:
-        provenance = edge.provenance
-        return (
-            provenance is not None
-            and provenance.operator == OPERATOR
-            and ("served", self._name) in provenance.extras
-        )
 
-
-class _RunningCall:
+class RunningCall:
     """The session of a call, which may be given up before it is there."""
 
     def __init__(self) -> None:
@@ -226,7 +279,7 @@ class _RunningCall:
             runs.cancel()
 
 
-async def _end(session: Session | None) -> None:
+async def end_run(session: Session | None) -> None:
     """Wait a little for the end of a run that was cancelled, though the waiting is cancelled."""
     if session is None or not session.is_pending:
         return
@@ -348,7 +401,7 @@ def failure_answer(session: Session | None, error: Exception) -> ServedAnswer:
 def run_answer(session: Session) -> ServedAnswer:
     """Return what is said of a run that has ended or waits."""
     outcome = session.outcome
-    note = _note(session, outcome)
+    note = outcome_note(session)
     answer_text = plain_answer(session)
     text = answer_text if isinstance(answer_text, str) else _last_text(session)
     reply = "\n\n".join(filter(None, (text, note)))
@@ -369,8 +422,9 @@ def _last_text(session: Session) -> str:
     return session.text() or ""
 
 
-def _note(session: Session, outcome: Outcome) -> str:
+def outcome_note(session: Session) -> str:
     """Return what is to be said beside the answer; nothing of a run that was completed."""
+    outcome: Outcome = session.outcome
     match outcome:
         case Completed(OutputMissing(problem)):
             return f"(no answer of the type that was asked for: {problem})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, cast
@@ -30,11 +30,13 @@ INSTRUCTIONS = (
 )
 
 
-def make_server(calls: Calls, *, name: str, description: str) -> Server[Any]:
+def make_server(
+    calls: Calls | Callable[[Context], Calls], *, name: str, description: str
+) -> Server[Any]:
     """Return the server of a workflow, which has one tool.
 
     Args:
-        calls: Makes the calls.
+        calls: Makes the calls; or a function of a request that returns what makes them.
         name: Of server and tool.
         description: What the tool is good for.
     """
@@ -57,7 +59,8 @@ def make_server(calls: Calls, *, name: str, description: str) -> Server[Any]:
                 message=f"unknown tool {params.name!r:.80}; this server has {name!r} alone",
             )
         async with _report_progress(context) as progress:
-            answer = await calls.call(params.arguments or {}, progress.take)
+            of_client = calls if isinstance(calls, Calls) else calls(context)
+            answer = await of_client.call(params.arguments or {}, progress.take)
         return _result(answer)
 
     return Server(
@@ -74,21 +77,25 @@ class _ProgressReport:
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[str | None] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
 
     def take(self, entry: Entry) -> None:
-        """Tell of an entry; on the runtime thread."""
+        """Tell of an entry; on any thread."""
         match entry:
             case ModelCall():
                 model = entry.evidence.requested_model or "the model"
-                self._messages.put_nowait(f"{model}: {entry.purpose} {entry.status}")
+                self._put(f"{model}: {entry.purpose} {entry.status}")
             case ToolRun():
-                self._messages.put_nowait(f"tool {entry.tool}: {entry.status}")
+                self._put(f"tool {entry.tool}: {entry.status}")
             case _:
                 pass
 
     def end(self) -> None:
         """Say that nothing follows."""
-        self._messages.put_nowait(None)
+        self._put(None)
+
+    def _put(self, message: str | None) -> None:
+        self._loop.call_soon_threadsafe(self._messages.put_nowait, message)
 
     async def send(self, context: Context) -> None:
         """Send what is told until nothing follows; a client that did not ask gets none."""

@@ -1,0 +1,391 @@
+"""The server: its options, the guard before all routes, and its life."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, cast
+
+from rath._core.dataclasses import dataclass
+from rath.errors import MissingExtra
+from rath.flow.serving.serve import LOOPBACK
+from rath.flow.tool.agent_tool import tool_name_of
+from rath.flow.tool.options import TOOL_NAME
+from rath.flow.workflow import Workflow
+from rath.jobs.engine import Engine
+from rath.serving.principals import LimitReached, Limits, Principal, TokenFile
+from rath.session.log.store import SessionStore
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ImportError as exc:
+    raise MissingExtra("serve", "a server of workflows") from exc
+
+from rath.serving.background import Background
+from rath.serving.openai_api import OpenAIRoutes, limit_error
+from rath.serving.openai_wire import WireError
+from rath.serving.runs import Runs
+
+if TYPE_CHECKING:
+    from rath.llm.embedding import EmbeddingProvider
+
+NOBODY = Principal(name="local")
+"""Who calls from this machine while there are no tokens."""
+
+MAX_HEADER_BYTES = 32 * 1024
+HEADER_SECONDS = 20.0
+"""How long a client may take from its connection to the end of its first header."""
+
+DISCONNECT_SECONDS = 5.0
+STOP_SECONDS = 5
+"""How long requests in flight may take to end once the server is told to stop."""
+
+_log = logging.getLogger("rath.serving")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """What of a server can be chosen."""
+
+    openai: bool = True
+    """Whether the OpenAI API is served, below `/v1`."""
+
+    a2a: bool = True
+    """Whether A2A is served, at `/a2a` and `/.well-known/agent-card.json`."""
+
+    mcp: bool = True
+    """Whether each workflow is a tool over MCP, at `/mcp/NAME`."""
+
+    tokens: TokenFile = field(default_factory=TokenFile)
+    """Who may call. While it is empty only this machine may, as `local`."""
+
+    local: Principal = NOBODY
+    """Who calls from this machine while there are no tokens, and what it may do."""
+
+    store: SessionStore | None = None
+    """Where sessions are stored; None for the store of the home."""
+
+    engine: Engine | str | None = None
+    """Where runs in the background are carried out, as in `flow.map`."""
+
+    embeddings: EmbeddingProvider | None = None
+    """The model of `/v1/embeddings`; None for none."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names by which clients may call the server, as `name` or `name:port`."""
+
+    url: str = "http://127.0.0.1:8000"
+    """The address that the agent card gives."""
+
+    disconnect_grace: float | None = DISCONNECT_SECONDS
+    """Seconds for which a run goes on though its client has gone, so that it can come back; None
+    to let it end by itself."""
+
+    run_seconds: float | None = 3600.0
+    """How long a run may take; one that takes longer is cancelled, and can go on later."""
+
+    max_body_bytes: int = 16 * 1024 * 1024
+    max_message_chars: int = 1_000_000
+    body_seconds: float = 30.0
+    """How long a client may take to send a body."""
+
+
+def asgi(
+    workflow: Workflow | Mapping[str, Workflow], options: ServerOptions | None = None
+) -> ASGIApp:
+    """Return an ASGI application that serves workflows.
+
+    Args:
+        workflow: What to serve; or several by name, each a model of the OpenAI API, an A2A agent
+            and an MCP tool. The name of one is that of its class in snake case.
+        options: What else can be chosen.
+
+    Raises:
+        MissingExtra: The packages of `openrath[serve]` are not installed.
+        TypeError: It is no workflow, or there is none.
+        ValueError: A name cannot be that of a model.
+    """
+    chosen = options or ServerOptions()
+    workflows = _named(workflow)
+    limits = Limits(chosen.tokens.path.with_name("spending.db"))
+    runs = Runs(workflows, limits, store=chosen.store, run_seconds=chosen.run_seconds)
+    routes: list[BaseRoute] = []
+    starts: list[Callable[[], Any]] = []
+    if chosen.openai:
+        background = Background(runs, chosen.engine)
+        routes += OpenAIRoutes(runs, background, chosen).routes()
+    if chosen.a2a:
+        from rath.serving.a2a_api import a2a_routes  # noqa: PLC0415  # a protocol of its own
+
+        routes += a2a_routes(runs, chosen)
+    if chosen.mcp:
+        from rath.serving.mcp_api import mcp_routes  # noqa: PLC0415  # as above
+
+        mcp, start = mcp_routes(runs, chosen)
+        routes += mcp
+        starts.append(start)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            for start in starts:
+                await stack.enter_async_context(start())
+            yield
+        await runs.cancel_all()
+
+    return Guard(Starlette(routes=routes, lifespan=lifespan), chosen, limits)
+
+
+def _named(workflow: Workflow | Mapping[str, Workflow]) -> dict[str, Workflow]:
+    given: object = workflow
+    if isinstance(given, Workflow):
+        try:
+            return {tool_name_of(given): given}
+        except ValueError:
+            raise ValueError(
+                f"a {type(given).__name__} has no name of its own; give it one, such as "
+                'asgi({"guide": workflow})'
+            ) from None
+    if not isinstance(given, Mapping) or not given:
+        raise TypeError(f"asgi serves a workflow, or several by name, not {workflow!r:.80}")
+    named: dict[str, Workflow] = {}
+    for name, each in cast("Mapping[object, object]", given).items():
+        if not isinstance(each, Workflow):
+            raise TypeError(f"asgi serves workflows, and {name!r} is a {type(each).__name__}")
+        named[str(name)] = each
+        if TOOL_NAME.fullmatch(str(name)) is None:
+            raise ValueError(
+                f"{name!r} cannot be the name of a workflow; give 1 to 64 letters, digits, '_' or "
+                "'-'"
+            )
+    return named
+
+
+class Guard:
+    """Lets in requests of known principals, of bounded size, for a known name of the server.
+
+    No answer has a header of CORS, and a request with the origin of a web page is refused.
+
+    Args:
+        app: What is behind.
+        options: Of the server.
+        limits: Of the principals.
+    """
+
+    def __init__(self, app: ASGIApp, options: ServerOptions, limits: Limits) -> None:
+        self._app = app
+        self._options = options
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its principal in `rath.principal`, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            self._check_names(scope)
+            principal = self._principal(scope)
+            if scope["method"] not in ("GET", "HEAD"):
+                self._limits.take_request(principal)
+            body = await self._body(scope, receive)
+        except LimitReached as exc:
+            await _refuse(limit_error(exc), scope, receive, send)
+        except WireError as exc:
+            await _refuse(exc, scope, receive, send)
+        else:
+            scope["rath.principal"] = principal
+            await self._app(scope, _body_first(body, receive), send)
+
+    def _check_names(self, scope: Scope) -> None:
+        hosts = _headers(scope, b"host")
+        name = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
+        own = (*LOOPBACK, "[::1]", *self._options.allowed_hosts)
+        if not any(name == each or name.rpartition(":")[0] == each for each in own):
+            raise WireError(
+                f"this server is not called {name!r:.80}; allow that name (--allow-host), or call "
+                "it 127.0.0.1",
+                status=421,
+                code="unknown_host",
+            )
+        if _headers(scope, b"origin"):
+            raise WireError(
+                "requests of web pages are refused; send them from a server of yours",
+                status=403,
+                kind="permission_error",
+                code="origin_refused",
+            )
+
+    def _principal(self, scope: Scope) -> Principal:
+        values = _headers(scope, b"authorization")
+        if not self._options.tokens.principals() and not values:
+            if _is_local(scope):
+                return self._options.local
+            raise _unauthorized("make a token (rath serve token add NAME) and send it")
+        scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
+        # A client of the OpenAI API must have a key: while there are no tokens, any will do.
+        if not self._options.tokens.principals() and _is_local(scope):
+            return self._options.local
+        found = self._options.tokens.find(token.decode("latin-1"))
+        if scheme.lower() != b"bearer" or found is None:
+            raise _unauthorized("send a token of this server as `Authorization: Bearer TOKEN`")
+        return found
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            WireError: It is too large, or came too slowly.
+        """
+        most = self._options.max_body_bytes
+        lengths = _headers(scope, b"content-length")
+        if lengths and (not lengths[0].isdigit() or int(lengths[0]) > most):
+            raise _too_large(most)
+        parts: list[bytes] = []
+        n_bytes = 0
+        try:
+            async with asyncio.timeout(self._options.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return b""
+                    parts.append(message.get("body", b""))
+                    n_bytes += len(parts[-1])
+                    if n_bytes > most:
+                        raise _too_large(most)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise WireError(
+                f"the body did not come within {self._options.body_seconds:g} s; send it again",
+                status=408,
+                code="request_timeout",
+            ) from None
+
+
+def _headers(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for each, value in scope["headers"] if each == name]
+
+
+def _is_local(scope: Scope) -> bool:
+    client = scope.get("client")
+    if client is None:  # a socket in the file system, or a test
+        return True
+    return _is_loopback(str(client[0]))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host).is_loopback)
+    except ValueError:
+        return False
+
+
+def _unauthorized(advice: str) -> WireError:
+    return WireError(
+        f"the token is missing or wrong; {advice}",
+        status=401,
+        kind="authentication_error",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def _too_large(most: int) -> WireError:
+    return WireError(
+        f"the body has more than {most} bytes, the most that is read",
+        status=413,
+        code="request_too_large",
+        headers={"Connection": "close"},
+    )
+
+
+async def _refuse(error: WireError, scope: Scope, receive: Receive, send: Send) -> None:
+    response = JSONResponse(error.body(), error.status, headers=error.headers)
+    await response(scope, receive, send)
+
+
+def _body_first(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read, and then what comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_next() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_next
+
+
+class _TimedProtocol(H11Protocol):
+    """HTTP/1.1 whose clients must send their first header within a time.
+
+    The server has a limit for connections that rest between two requests alone.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(HEADER_SECONDS, self._check_header)
+
+    def _check_header(self) -> None:
+        has_header = getattr(self, "cycle", None) is not None
+        if not has_header and not self.transport.is_closing():
+            self.transport.close()
+
+
+def serve(
+    app: ASGIApp,
+    listening: socket.socket,
+    *,
+    options: ServerOptions | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+) -> None:
+    """Serve an application of `asgi` until SIGTERM or Ctrl-C; closes the socket.
+
+    Requests in flight have a few seconds to end then; runs are cancelled, and can go on later.
+
+    Args:
+        app: The application.
+        listening: A socket that listens; one that others than this machine can reach needs a
+            token.
+        options: Those of the application.
+        certificate: File of the certificate, for TLS.
+        key: File of its private key.
+
+    Raises:
+        ValueError: Nobody has a token, and others than this machine could call.
+    """
+    chosen = options or ServerOptions()
+    host = str(listening.getsockname()[0])
+    is_open = not _is_loopback(host)
+    if is_open and not chosen.tokens.principals():
+        listening.close()
+        raise ValueError(
+            f"serving on {host!r} needs a token, or everybody on that network could run the "
+            "workflow; make one with `rath serve token add NAME`, or serve on 127.0.0.1"
+        )
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        http=_TimedProtocol,
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        server_header=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,150 @@
+"""Runs in the background: each is a job of one item, and outlives the request that asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import Literal
+from uuid import UUID, uuid4, uuid5
+
+from rath._async.runtime import runtime
+from rath.flow.serving.calls import SessionOwner, load_stored
+from rath.jobs.engine import Engine, job_id, run_id
+from rath.jobs.job import Job
+from rath.jobs.job import map as start_job
+from rath.jobs.record import load_job
+from rath.serving.principals import Principal
+from rath.serving.runs import RunRequest, Runs, UnknownSession, in_worker
+from rath.session import Session
+from rath.session.chunk import ChunkTable
+from rath.session.outcome import Cancelled
+
+BackgroundState = Literal["in_progress", "completed", "failed", "cancelled"]
+
+END_SECONDS = 2.0
+"""How long a cancelled job may take to end before the client is answered."""
+
+
+class Background:
+    """The runs in the background of a server.
+
+    Args:
+        runs: The runs of the server.
+        engine: Where they are carried out, as in `flow.map`; this process by default. With a queue
+            they go on when the server has ended; here, when somebody asks for one again.
+    """
+
+    def __init__(self, runs: Runs, engine: Engine | str | None = None) -> None:
+        self._runs = runs
+        self._engine = engine
+        self._jobs: dict[UUID, Job] = {}
+
+    async def start(self, request: RunRequest) -> UUID:
+        """Begin a run and return its number, which is no id of a session.
+
+        Raises:
+            LimitReached: The principal has used up a limit.
+            UnknownSession: It has no such session to go on from.
+            Conflict: That session cannot go on.
+        """
+        number = uuid4()
+        await in_worker(partial(self._start, request, number))
+        return number
+
+    async def find(
+        self, principal: Principal, number: UUID
+    ) -> tuple[str, BackgroundState, Session | None]:
+        """Return the workflow, the state and, once there is one, the session of a run.
+
+        One that was cut off with its server goes on.
+
+        Raises:
+            UnknownSession: The principal has no such run.
+        """
+        name, job = await in_worker(partial(self._job, principal, number))
+        item = job.items[0]
+        if job.session.is_pending:
+            return name, "in_progress", None
+        session = await in_worker(lambda: item.session)
+        if item.state == "cancelled" or (session and isinstance(session.outcome, Cancelled)):
+            return name, "cancelled", session
+        if item.state in ("done", "waiting") and session is not None:
+            return name, "completed", session
+        return name, "failed", session
+
+    async def cancel(self, principal: Principal, number: UUID) -> None:
+        """End a run, and wait a moment for that.
+
+        Raises:
+            UnknownSession: The principal has no such run.
+        """
+        _, job = await in_worker(partial(self._job, principal, number))
+        job.cancel()
+        with contextlib.suppress(Exception):  # what came of it is read from the job
+            await asyncio.wait_for(_ended(job), END_SECONDS)
+
+    def _start(self, request: RunRequest, number: UUID) -> None:
+        runs, principal = self._runs, request.principal
+        session = SessionOwner(request.workflow, principal.name).own(
+            Session(ChunkTable(request.rows))
+        )
+        if request.session_id is not None:
+            session = runs.stored(request, request.session_id).merge(session)
+        runs.limits.begin_run(principal)
+        self._submit(request.workflow, principal, number, session)
+
+    def _submit(self, workflow: str, principal: Principal, number: UUID, session: Session) -> Job:
+        runs = self._runs
+        try:
+            job = start_job(
+                runs.workflows[workflow],
+                [session],
+                job=_job_name(workflow, principal, number),
+                store=runs.store,
+                engine=self._engine,
+                budget_usd=principal.usd_per_day,
+                progress=False,
+            )
+        except BaseException:
+            runs.limits.end_run(principal)
+            raise
+        self._jobs[job.id] = job
+        watch = partial(self._watch, principal, job)
+        runtime().submit(watch, label=f"a job of {principal.name}", at_exit="leave")
+        return job
+
+    async def _watch(self, principal: Principal, job: Job) -> None:
+        """Count a run that ends; on the runtime thread."""
+        with contextlib.suppress(Exception):  # as above
+            await job
+        limits = self._runs.limits
+        limits.end_run(principal)
+        if principal.usd_per_day is not None:
+            limits.note_usd(principal, job.report().usd)
+            await runtime().call_in_worker(partial(limits.write_spending, principal))
+
+    def _job(self, principal: Principal, number: UUID) -> tuple[str, Job]:
+        """Return the job of a run, started again where its server has ended; blocks."""
+        store = self._runs.store
+        for workflow in self._runs.names(principal):
+            name = _job_name(workflow, principal, number)
+            job = self._jobs.get(job_id(name))
+            if job is not None:
+                return workflow, job
+            if load_job(store, name) is None:
+                continue
+            session = load_stored(uuid5(run_id(job_id(name), "0", 0), "input"), store)
+            if session is not None:
+                self._runs.limits.begin_run(principal)
+                return workflow, self._submit(workflow, principal, number, session)
+        raise UnknownSession(f"there is no response {number} here")
+
+
+def _job_name(workflow: str, principal: Principal, number: UUID) -> str:
+    """Return the name of the job: that of another principal's run is another one."""
+    return f"serve/{workflow}/{principal.name}/{number.hex}"
+
+
+async def _ended(job: Job) -> None:
+    await job

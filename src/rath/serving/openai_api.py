@@ -1,0 +1,674 @@
+"""The OpenAI API over served workflows: models, Chat Completions, Responses and Embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import UUID
+
+import anyio
+import msgspec
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rath.errors import ToolNameConflictError
+from rath.llm.chat_response import RathLLMTokenUsage
+from rath.serving import openai_wire as wire
+from rath.serving.background import Background
+from rath.serving.principals import LimitReached, Principal
+from rath.serving.runs import (
+    Conflict,
+    RunFailed,
+    RunRequest,
+    Runs,
+    ServedRun,
+    UnknownSession,
+    client_calls,
+    in_worker,
+    stream_text,
+    text_of,
+)
+from rath.session import Session
+from rath.session.outcome import (
+    BudgetExceeded,
+    Cancelled,
+    DeadlineExceeded,
+    NeedsApproval,
+    NeedsDecision,
+    NeedsInput,
+    RoundLimit,
+)
+from rath.session.output import plain_answer
+
+if TYPE_CHECKING:
+    from rath.llm.embedding import EmbeddingClient
+    from rath.serving.app import ServerOptions
+
+PING_SECONDS = 15
+"""Between two comments in a stream that says nothing else, so that proxies keep it."""
+
+FAREWELL_SECONDS = 3.0
+"""How long a stream may take to end, with its run, once the server is told to stop."""
+
+SEND_SECONDS = 60.0
+"""How long a client may take to read one event; a slower one has gone."""
+
+FIRST_SEQUENCE = 4
+"""Number of the event before the first character of a streamed response: four events open it."""
+
+T = TypeVar("T")
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Answer(NamedTuple):
+    """The answer of a run that has ended or waits."""
+
+    text: str
+    finish_reason: str
+    status: str
+    """Of a response."""
+
+    problem: str | None
+    """Why there is no whole answer."""
+
+
+class OpenAIRoutes:
+    """The routes of the API.
+
+    Args:
+        runs: The runs of the server.
+        background: Those in the background.
+        options: Of the server.
+    """
+
+    def __init__(self, runs: Runs, background: Background, options: ServerOptions) -> None:
+        self._runs = runs
+        self._background = background
+        self._options = options
+        self._started = int(time.time())
+        self._embedder: EmbeddingClient | None = None
+
+    def routes(self) -> list[Route]:
+        """Return the routes, below `/v1`."""
+        table: list[tuple[str, str, Handler]] = [
+            ("GET", "/v1/models", self._models),
+            ("GET", "/v1/models/{model:path}", self._model),
+            ("POST", "/v1/chat/completions", self._chat),
+            ("GET", "/v1/chat/completions/{id}", self._stored_chat),
+            ("POST", "/v1/responses", self._respond),
+            ("GET", "/v1/responses/{id}", self._stored_response),
+            ("POST", "/v1/responses/{id}/cancel", self._cancel_response),
+            ("POST", "/v1/embeddings", self._embed),
+        ]
+        return [
+            Route(path, partial(_answer_errors, handler), methods=[method])
+            for method, path, handler in table
+        ]
+
+    async def _models(self, request: Request) -> Response:
+        models = [self._model_entry(name) for name in self._runs.names(principal_of(request))]
+        if self._options.embeddings is not None:
+            models.append(self._model_entry(self._embedding_name()))
+        return JSONResponse({"object": "list", "data": models})
+
+    async def _model(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        self._check_model(principal_of(request), name)
+        return JSONResponse(self._model_entry(name))
+
+    def _model_entry(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "rath"}
+
+    def _check_model(self, principal: Principal, name: str) -> None:
+        known = self._runs.names(principal)
+        if name not in known:
+            raise wire.WireError(
+                f"there is no model {name!r:.80} here; known: {', '.join(known) or 'none'}",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+
+    # Chat Completions
+
+    async def _chat(self, request: Request) -> Response:
+        asked = wire.decode_request(wire.ChatRequest, await request.body())
+        wire.check_chat(asked)
+        principal = principal_of(request)
+        self._check_model(principal, asked.model)
+        said = wire.chat_content(asked)
+        run = await self._start(
+            request,
+            RunRequest(
+                principal=principal,
+                workflow=asked.model,
+                rows=said.rows,
+                session_id=said.session_id,
+                results=said.results,
+                tools=wire.chat_tools(asked),
+                streaming=bool(asked.stream),
+            ),
+        )
+        if asked.stream:
+            has_usage = asked.stream_options is not None and asked.stream_options.include_usage
+            return self._event_stream(run, self._chat_events(run, 0, has_usage=has_usage))
+        await self._wait(request, run)
+        answer = await in_worker(partial(_answer_of, run.session))
+        return JSONResponse(self._completion(run.request.workflow, run.session, answer, run.usage))
+
+    async def _stored_chat(self, request: Request) -> Response:
+        name = str(request.path_params["id"]).removeprefix("chatcmpl-")
+        session_id, _ = wire.read_response_id(name)
+        principal = principal_of(request)
+        run = self._runs.find_running(principal, session_id)
+        workflow, session = await self._runs.find(principal, session_id)
+        after = _last_event(request)
+        if after is not None:
+            run = run or _ended_run(principal, workflow, session)
+            return self._event_stream(run, self._chat_events(run, after, has_usage=False))
+        if run is not None:
+            await self._wait(request, run)
+        answer = await in_worker(partial(_answer_of, session))
+        return JSONResponse(self._completion(workflow, session, answer, _usage_of(session)))
+
+    def _completion(
+        self, workflow: str, session: Session, answer: _Answer, usage: RathLLMTokenUsage
+    ) -> dict[str, Any]:
+        if answer.status == "cancelled":
+            raise _cancelled()
+        return wire.chat_completion(
+            _chat_head(workflow, session),
+            {
+                "content": answer.text or None,
+                "tool_calls": wire.chat_calls(session.id, client_calls(session)),
+                "finish_reason": answer.finish_reason,
+                "usage": wire.usage_of_chat(usage),
+            },
+        )
+
+    async def _chat_events(
+        self, run: ServedRun, after: int, *, has_usage: bool
+    ) -> AsyncGenerator[ServerSentEvent]:
+        session = run.session
+        head = _chat_head(run.request.workflow, session)
+        n_chars = 0
+        if after == 0:
+            yield _event(wire.chat_chunk(head, {"role": "assistant", "content": ""}), "0")
+        try:
+            async for text in stream_text(session, run.first_row):
+                new, n_chars = text[max(0, after - n_chars) :], n_chars + len(text)
+                if new:
+                    yield _event(wire.chat_chunk(head, {"content": new}), str(n_chars))
+            answer = await in_worker(partial(_answer_of, session))
+        except RunFailed as exc:
+            yield _event(_failure(exc).body(), str(n_chars))
+            return
+        if answer.status == "cancelled":
+            yield _event(_cancelled().body(), str(n_chars))
+            return
+        rest = answer.text if n_chars == 0 else answer.problem
+        if rest:
+            yield _event(wire.chat_chunk(head, {"content": rest}), str(n_chars))
+        calls = await in_worker(partial(client_calls, session))
+        if calls:
+            called = wire.chat_calls(session.id, calls)
+            numbered = [{"index": number, **call} for number, call in enumerate(called)]
+            yield _event(wire.chat_chunk(head, {"tool_calls": numbered}), str(n_chars))
+        yield _event(wire.chat_chunk(head, {}, answer.finish_reason), str(n_chars))
+        if has_usage:
+            last = wire.chat_chunk(head, {})
+            last |= {"choices": [], "usage": wire.usage_of_chat(run.usage)}
+            yield _event(last, str(n_chars))
+        yield ServerSentEvent("[DONE]")
+
+    # Responses
+
+    async def _respond(self, request: Request) -> Response:
+        asked = wire.decode_request(wire.ResponseRequest, await request.body())
+        wire.check_response(asked)
+        principal = principal_of(request)
+        self._check_model(principal, asked.model)
+        said = wire.response_content(asked)
+        session_id = said.session_id
+        previous = asked.previous_response_id
+        if previous is not None:
+            before = await self._previous(principal, previous)
+            if session_id not in (None, before):
+                raise wire.WireError(
+                    "the results are of calls of another response than `previous_response_id`",
+                    param="previous_response_id",
+                )
+            session_id = before
+        if session_id is None and not said.rows:
+            raise wire.WireError("`input` is empty; say something", param="input")
+        wanted = RunRequest(
+            principal=principal,
+            workflow=asked.model,
+            rows=said.rows,
+            session_id=session_id,
+            results=said.results,
+            tools=wire.response_tools(asked),
+            streaming=bool(asked.stream),
+        )
+        self._check_size(wanted)
+        if asked.background:
+            number = await self._background.start(wanted)
+            return JSONResponse(
+                _response_head(asked.model, wire.background_id(number), "in_progress", previous)
+            )
+        run = await self._start(request, wanted)
+        if asked.stream:
+            return self._event_stream(run, self._response_events(run, 0, previous))
+        await self._wait(request, run)
+        return JSONResponse(await in_worker(partial(_response_of, run, previous)))
+
+    async def _previous(self, principal: Principal, name: str) -> UUID:
+        if not wire.is_background(name):
+            return wire.read_response_id(name)[0]
+        number, _ = wire.read_response_id(name)
+        _, state, session = await self._background.find(principal, number)
+        if session is None:
+            raise Conflict(f"response {name!r} is {state}; it has no session to go on from")
+        return session.id
+
+    async def _stored_response(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        principal = principal_of(request)
+        number, first_row = wire.read_response_id(name)
+        if wire.is_background(name):
+            workflow, state, session = await self._background.find(principal, number)
+            if session is None:
+                return JSONResponse(_response_head(workflow, name, state, None))
+            ended = _ended_run(principal, workflow, session)
+            body = await in_worker(partial(_response_of, ended, None))
+            return JSONResponse({**body, "id": name, "status": state, "background": True})
+        run = self._runs.find_running(principal, number)
+        workflow, session = await self._runs.find(principal, number)
+        after = _last_event(request)
+        shown = run or _ended_run(principal, workflow, session, first_row)
+        if after is not None:
+            return self._event_stream(shown, self._response_events(shown, after, None))
+        if run is not None:
+            return JSONResponse(_response_head(workflow, name, "in_progress", None))
+        return JSONResponse(await in_worker(partial(_response_of, shown, None)))
+
+    async def _cancel_response(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        principal = principal_of(request)
+        number, _ = wire.read_response_id(name)
+        if wire.is_background(name):
+            await self._background.cancel(principal, number)
+        else:
+            await self._runs.find(principal, number)
+            run = self._runs.find_running(principal, number)
+            if run is not None:
+                await run.end_now()
+        return await self._stored_response(request)
+
+    async def _response_events(
+        self, run: ServedRun, after: int, previous: str | None
+    ) -> AsyncGenerator[ServerSentEvent]:
+        """Yield the events of a response.
+
+        The number of an event tells how much text is before it, so that a client that comes back,
+        to whatever server, is told the rest.
+        """
+        session = run.session
+        name = wire.response_id(session.id, run.first_row)
+        item, n_chars = f"msg_{session.id.hex}", 0
+        head = _response_head(run.request.workflow, name, "in_progress", previous)
+        part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": []}
+        place = {"item_id": item, "output_index": 0, "content_index": 0}
+        opening: list[dict[str, Any]] = [
+            {"type": "response.created", "response": head},
+            {"type": "response.in_progress", "response": head},
+            {
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": wire.text_item(item, "", "in_progress"),
+            },
+            {"type": "response.content_part.added", **place, "part": part},
+        ]
+        for number, opened in enumerate(opening):
+            if number >= after:
+                yield _numbered(opened, number)
+        told = max(0, after - FIRST_SEQUENCE + 1)
+        try:
+            async for text in stream_text(session, run.first_row):
+                new, n_chars = text[max(0, told - n_chars) :], n_chars + len(text)
+                if new:
+                    delta = {"type": "response.output_text.delta", **place, "delta": new}
+                    yield _numbered({**delta, "logprobs": []}, FIRST_SEQUENCE - 1 + n_chars)
+            body = await in_worker(partial(_response_of, run, previous))
+        except RunFailed as exc:
+            error = {"code": "server_error", "message": str(exc)}
+            body = {**head, "status": "failed", "error": error}
+            failed = {"type": "response.failed", "response": body}
+            yield _numbered(failed, FIRST_SEQUENCE + n_chars)
+            return
+        for number, closed in enumerate(_closing(body, place)):
+            yield _numbered(closed, FIRST_SEQUENCE + n_chars + number)
+
+    # Embeddings
+
+    async def _embed(self, request: Request) -> Response:
+        asked = wire.decode_request(wire.EmbeddingRequest, await request.body())
+        if self._options.embeddings is None:
+            raise wire.WireError(
+                "this server gives no embeddings; start it with a model for them",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        if asked.model != self._embedding_name():
+            raise wire.WireError(
+                f"there is no model {asked.model!r:.80} for embeddings; known: "
+                f"{self._embedding_name()}",
+                status=404,
+                code="model_not_found",
+                param="model",
+            )
+        texts = [asked.input] if isinstance(asked.input, str) else asked.input
+        if not texts or not all(texts):
+            raise wire.WireError("`input` has an empty text; give some", param="input")
+        vectors = await in_worker(partial(self._vectors, texts))
+        data = [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": wire.embedding_vector(vector, asked.encoding_format),
+            }
+            for index, vector in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": 0, "total_tokens": 0}
+        return JSONResponse({"object": "list", "data": data, "model": asked.model, "usage": usage})
+
+    def _embedding_name(self) -> str:
+        provider = self._options.embeddings
+        return (provider.model if provider is not None else None) or "embeddings"
+
+    def _vectors(self, texts: list[str]) -> list[list[float]]:
+        from rath.llm.embedding import embedding_client_for  # noqa: PLC0415  # few servers do
+
+        assert self._options.embeddings is not None
+        if self._embedder is None:
+            self._embedder = embedding_client_for(self._options.embeddings)
+        return [list(vector) for vector in self._embedder.embed(texts)]
+
+    # Runs
+
+    def _check_size(self, wanted: RunRequest) -> None:
+        n_chars = sum(len(getattr(row.content, "text", "") or "") for row in wanted.rows)
+        if n_chars > self._options.max_message_chars:
+            raise wire.WireError(
+                f"the messages have {n_chars} characters, and at most "
+                f"{self._options.max_message_chars} are read",
+                status=413,
+                code="context_length_exceeded",
+            )
+
+    async def _start(self, request: Request, wanted: RunRequest) -> ServedRun:
+        self._check_size(wanted)
+        return await _until_disconnect(request, self._runs.start(wanted))
+
+    async def _wait(self, request: Request, run: ServedRun) -> None:
+        """Wait for the end of a run; a client that goes away leaves it."""
+        try:
+            with run.reading(self._options.disconnect_grace):
+                await _until_disconnect(request, run.wait())
+        except RunFailed as exc:
+            raise _failure(exc) from exc
+
+    def _event_stream(
+        self, run: ServedRun, events: AsyncGenerator[ServerSentEvent]
+    ) -> EventSourceResponse:
+        stop = anyio.Event()
+
+        async def cancel_at_stop() -> None:
+            await stop.wait()
+            run.cancel()
+
+        async def read() -> AsyncGenerator[ServerSentEvent]:
+            stopping = asyncio.ensure_future(cancel_at_stop())
+            try:
+                with run.reading(self._options.disconnect_grace):
+                    async for event in events:
+                        yield event
+            finally:
+                stopping.cancel()
+
+        return EventSourceResponse(
+            read(),
+            ping=PING_SECONDS,
+            send_timeout=SEND_SECONDS,
+            sep="\n",
+            shutdown_event=stop,
+            shutdown_grace_period=FAREWELL_SECONDS,
+        )
+
+
+def principal_of(request: Request) -> Principal:
+    """Return who sends a request; the guard of the server has found out."""
+    principal: Principal = request.scope["rath.principal"]
+    return principal
+
+
+async def _answer_errors(handler: Handler, request: Request) -> Response:
+    """Answer what is wrong in the form of the API."""
+    try:
+        return await handler(request)
+    except wire.WireError as exc:
+        error = exc
+    except UnknownSession:
+        error = wire.not_found(str(request.path_params.get("id", "of that id")))
+    except Conflict as exc:
+        error = wire.WireError(str(exc), code="conflict")
+    except LimitReached as exc:
+        error = limit_error(exc)
+    except RunFailed as exc:
+        error = _failure(exc)
+    return JSONResponse(error.body(), error.status, headers=error.headers)
+
+
+def limit_error(error: LimitReached) -> wire.WireError:
+    """Return the error of a principal that has used up a limit."""
+    after = error.retry_after
+    is_rate = after is not None
+    return wire.WireError(
+        str(error),
+        status=429,
+        kind="rate_limit_error" if is_rate else "insufficient_quota",
+        code="rate_limit_exceeded" if is_rate else "insufficient_quota",
+        headers={} if after is None else {"Retry-After": str(max(1, round(after)))},
+    )
+
+
+def _failure(error: RunFailed) -> wire.WireError:
+    if isinstance(error.__cause__, ToolNameConflictError):
+        return wire.WireError(str(error.__cause__), code="tool_name_conflict", param="tools")
+    return wire.WireError(str(error), status=500, kind="server_error", code="run_failed")
+
+
+def _cancelled() -> wire.WireError:
+    return wire.WireError(
+        "the run was cancelled; /v1/responses goes on with it, given its id as "
+        "`previous_response_id` and an empty input",
+        status=503,
+        kind="server_error",
+        code="run_cancelled",
+    )
+
+
+async def _until_disconnect(request: Request, waiting: Coroutine[Any, Any, T]) -> T:
+    """Return what is awaited, unless the client goes away first.
+
+    Raises:
+        ClientDisconnect: It has gone.
+    """
+    task = asyncio.ensure_future(waiting)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.wait((task, gone))
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _answer_of(session: Session) -> _Answer:
+    """Return the answer of a run that has ended or waits; blocks."""
+    outcome = session.outcome
+    answer = plain_answer(session)
+    if answer is not None and not isinstance(answer, str):
+        text = msgspec.json.encode(answer).decode()
+    else:
+        text = answer or session.text() or ""
+    match outcome:
+        case Cancelled():
+            return _Answer(text, "stop", "cancelled", None)
+        case NeedsInput():
+            if client_calls(session):
+                return _Answer(text, "tool_calls", "completed", None)
+            problem = outcome.question
+        case NeedsApproval() | NeedsDecision():
+            problem = (
+                "(The run waits until somebody allows or decides about these tool calls where the "
+                f"server runs: {', '.join(outcome.calls)}.)"
+            )
+        case RoundLimit() | BudgetExceeded() | DeadlineExceeded():
+            problem = f"(The run was stopped: {outcome})"
+            whole = "\n\n".join(filter(None, (text, problem)))
+            return _Answer(whole, "length", "incomplete", problem)
+        case _:
+            return _Answer(text, "stop", "completed", None)
+    whole = "\n\n".join(filter(None, (text, problem)))
+    return _Answer(whole, "stop", "completed", problem)
+
+
+def _response_of(run: ServedRun, previous: str | None) -> dict[str, Any]:
+    """Return a whole response; blocks."""
+    session = run.session
+    answer = _answer_of(session)
+    name = wire.response_id(session.id, run.first_row)
+    head = _response_head(run.request.workflow, name, answer.status, previous)
+    output: list[dict[str, Any]] = []
+    text = text_of(session, run.first_row) if run.request.streaming else ""
+    text = "\n\n".join(filter(None, (text, answer.problem))) if text else answer.text
+    if text or run.request.streaming:
+        output.append(wire.text_item(f"msg_{session.id.hex}", text))
+    output += wire.response_calls(session.id, client_calls(session))
+    details = {"reason": "max_output_tokens"} if answer.status == "incomplete" else None
+    usage = wire.usage_of_response(run.usage)
+    return {**head, "output": output, "incomplete_details": details, "usage": usage}
+
+
+def _closing(body: Mapping[str, Any], place: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the events that end a streamed response."""
+    message, *calls = body["output"]
+    text = message["content"][0]
+    events: list[dict[str, Any]] = [
+        {"type": "response.output_text.done", **place, "text": text["text"], "logprobs": []},
+        {"type": "response.content_part.done", **place, "part": text},
+        {"type": "response.output_item.done", "output_index": 0, "item": message},
+    ]
+    for index, call in enumerate(calls, start=1):
+        at = {"output_index": index, "item_id": call["id"]}
+        begun = {**call, "arguments": "", "status": "in_progress"}
+        whole = {"arguments": call["arguments"]}
+        events += [
+            {"type": "response.output_item.added", "output_index": index, "item": begun},
+            {"type": "response.function_call_arguments.delta", **at, "delta": call["arguments"]},
+            {
+                "type": "response.function_call_arguments.done",
+                **at,
+                **whole,
+                "name": call["name"],
+            },
+            {"type": "response.output_item.done", "output_index": index, "item": call},
+        ]
+    kind = "completed" if body["status"] == "completed" else "incomplete"
+    return [*events, {"type": f"response.{kind}", "response": dict(body)}]
+
+
+def _ended_run(
+    principal: Principal, workflow: str, session: Session, first_row: int = 0
+) -> ServedRun:
+    """Return a stored session as the run that made it."""
+    run = ServedRun(RunRequest(principal=principal, workflow=workflow, streaming=first_row > 0))
+    run.begin(lambda: session)
+    run.first_row = first_row
+    run.usage = _usage_of(session)
+    return run
+
+
+def _usage_of(session: Session) -> RathLLMTokenUsage:
+    return session.cumulative_usage or RathLLMTokenUsage(0, 0, 0)
+
+
+def _chat_head(workflow: str, session: Session) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{session.id.hex}",
+        "created": int(time.time()),
+        "model": workflow,
+    }
+
+
+def _response_head(workflow: str, name: str, status: str, previous: str | None) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": status,
+        "background": wire.is_background(name),
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "model": workflow,
+        "output": [],
+        "parallel_tool_calls": True,
+        "previous_response_id": previous,
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "usage": None,
+    }
+
+
+def _last_event(request: Request) -> int | None:
+    """Return after which event a client wants a stream to go on, None where it wants none."""
+    text = request.headers.get("last-event-id") or request.query_params.get("starting_after")
+    if text is None:
+        return 0 if request.query_params.get("stream") == "true" else None
+    if not (text.isascii() and text.isdigit() and len(text) < 12):
+        raise wire.WireError(
+            f"{text!r:.40} is no number of an event; give the last `id` that came", param="stream"
+        )
+    return int(text)
+
+
+def _event(data: Mapping[str, Any], name: str) -> ServerSentEvent:
+    return ServerSentEvent(msgspec.json.encode(data).decode(), id=name)
+
+
+def _numbered(data: Mapping[str, Any], number: int) -> ServerSentEvent:
+    numbered = {**data, "sequence_number": number}
+    return ServerSentEvent(
+        msgspec.json.encode(numbered).decode(), event=str(data["type"]), id=str(number)
+    )

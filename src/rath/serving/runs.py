@@ -1,0 +1,459 @@
+"""Runs of served workflows: begun, continued, read, streamed and cancelled by their principal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import ExitStack
+from dataclasses import field
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+from rath._async.runtime import await_future, runtime
+from rath._core.dataclasses import dataclass
+from rath.flow.agent import CallerOptions, adding
+from rath.flow.serving.calls import RunningCall, SessionOwner, end_run, outcome_note
+from rath.flow.tool.base import FlowToolCall
+from rath.flow.workflow import Workflow
+from rath.llm.chat_response import RathLLMTokenUsage
+from rath.serving.principals import Limits, Principal
+from rath.session import Session
+from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.content import AssistantTurn, json_digest
+from rath.session.log.store import SessionStore, default_store
+from rath.session.open_calls import OpenCall
+from rath.session.outcome import NeedsInput, Suspended
+from rath.session.record import Entry, ModelCall, report_to
+from rath.session.scope import recording_scope
+from rath.session.streaming import TextDelta
+from rath.session.tooling import ask
+
+T = TypeVar("T")
+
+CLIENT_TOOL_QUESTION = "The client runs this tool: its result is the answer."
+"""By which the question of a tool of the client is known from one of the workflow's own tools."""
+
+_log = logging.getLogger("rath.serving")
+
+
+class UnknownSession(Exception):
+    """A principal has no such session; whether somebody else has is not told."""
+
+
+class Conflict(Exception):
+    """A session cannot go on like this; the text says why and what can be done."""
+
+
+class RunFailed(Exception):
+    """A run raised; the cause is what it raised."""
+
+
+class ClientTool(FlowToolCall):
+    """A tool that the client runs: a call of it is a question to the client.
+
+    Args:
+        name: Of the tool.
+        description: What it does, for the model.
+        parameters: JSON Schema of its arguments.
+    """
+
+    parallel_safe = True
+    effects = "read_only"
+
+    def __init__(self, name: str, description: str | None, parameters: Mapping[str, Any]) -> None:
+        self._name = name
+        self._description = description
+        self._parameters = dict(parameters) or {"type": "object", "properties": {}}
+
+    @property
+    def name(self) -> str:
+        """The name that the client gave it."""
+        return self._name
+
+    @property
+    def description(self) -> str | None:
+        """The description that the client gave it."""
+        return self._description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The schema that the client gave it."""
+        return self._parameters
+
+    def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return a key for each call: the client is asked for all of a turn together."""
+        return ("client", self._name, json_digest(dict(arguments)))
+
+    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> Any:
+        """Return what the client answers."""
+        return ask(CLIENT_TOOL_QUESTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """A run that a principal asks for."""
+
+    principal: Principal
+    workflow: str
+    rows: tuple[ChunkRow, ...] = ()
+    """What is said; none to go on with what waits or was cancelled."""
+
+    session_id: UUID | None = None
+    """The session that it goes on from."""
+
+    results: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    """Results of tools of the client, by row and place of the call."""
+
+    tools: tuple[ClientTool, ...] = ()
+    streaming: bool = False
+
+
+class ServedRun:
+    """One run of a principal.
+
+    Args:
+        request: What was asked for.
+    """
+
+    def __init__(self, request: RunRequest) -> None:
+        self.request = request
+        self.first_row = 0
+        """Index of the first row that this run makes."""
+
+        self.usage = RathLLMTokenUsage(0, 0, 0)
+        """Tokens of its model calls, those of runs inside it with them."""
+
+        self._call = RunningCall()
+        self._n_readers = 0
+
+    @property
+    def session(self) -> Session:
+        """The session that it makes; it has begun."""
+        session = self._call.session
+        assert session is not None, "it has begun"
+        return session
+
+    def begin(self, begin: Callable[[], Session]) -> None:
+        """Take the session of the run; blocks."""
+        self._call.begin(begin)
+
+    def cancel(self) -> None:
+        """End the run and those inside it; returns at once."""
+        self._call.cancel()
+
+    async def wait(self) -> Session:
+        """Wait for the end of the run.
+
+        Raises:
+            RunFailed: It failed.
+        """
+        try:
+            return await self.session
+        except Exception as exc:
+            raise RunFailed(_problem_of(exc)) from exc
+
+    @contextlib.contextmanager
+    def reading(self, grace: float | None) -> Generator[None]:
+        """Read the run inside: it is cancelled when nobody has read it for `grace` seconds.
+
+        Args:
+            grace: In seconds; None to let a run go on though nobody reads it.
+        """
+        self._n_readers += 1
+        try:
+            yield
+        finally:
+            self._n_readers -= 1
+            if grace is not None and self.session.is_pending and not self._n_readers:
+                asyncio.get_running_loop().call_later(grace, self._cancel_unread)
+
+    def _cancel_unread(self) -> None:
+        if not self._n_readers and self.session.is_pending:
+            self.cancel()
+
+    async def end_now(self) -> None:
+        """Cancel the run and wait a moment for its end, so that its session is written whole."""
+        self.cancel()
+        await end_run(self._call.session)
+
+    def take(self, entry: Entry) -> None:
+        """Count the tokens of a model call."""
+        usage = entry.evidence.usage if isinstance(entry, ModelCall) else None
+        if usage is not None:
+            self.usage = added_usage(self.usage, usage)
+
+
+def _problem_of(error: BaseException) -> str:
+    return f"the run failed: {type(error).__name__}: {error}"[:4_000]
+
+
+def added_usage(one: RathLLMTokenUsage, other: RathLLMTokenUsage) -> RathLLMTokenUsage:
+    """Return the sum of two usages, with what is known of cached and reasoning tokens."""
+    return RathLLMTokenUsage(
+        one.prompt_tokens + other.prompt_tokens,
+        one.completion_tokens + other.completion_tokens,
+        one.total_tokens + other.total_tokens,
+        _added(one.completion_tokens_details, other.completion_tokens_details),
+        _added(one.prompt_tokens_details, other.prompt_tokens_details),
+    )
+
+
+def _added(
+    one: Mapping[str, Any] | None, other: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    if not one or not other:
+        return one or other
+    names = {**one, **other}
+    return {name: (one.get(name) or 0) + (other.get(name) or 0) for name in names}
+
+
+async def in_worker(fn: Callable[[], T]) -> T:
+    """Run what blocks on a worker thread, and wait in any event loop."""
+    return await await_future(runtime().start_in_worker(fn))
+
+
+class Runs:
+    """The runs of a server.
+
+    Args:
+        workflows: What is served, by name.
+        limits: Of its principals.
+        store: Where sessions are stored; the store of the home by default.
+        run_seconds: How long a run may take; it is cancelled then. None for no limit.
+    """
+
+    def __init__(
+        self,
+        workflows: Mapping[str, Workflow],
+        limits: Limits,
+        *,
+        store: SessionStore | None = None,
+        run_seconds: float | None = None,
+    ) -> None:
+        self._run_seconds = run_seconds
+        self.workflows = dict(workflows)
+        self.limits = limits
+        self._store = store
+        self._running: dict[tuple[str, UUID], ServedRun] = {}
+        self._starting: set[ServedRun] = set()
+
+    @property
+    def store(self) -> SessionStore:
+        """Where sessions are stored."""
+        return self._store or default_store()
+
+    def names(self, principal: Principal) -> list[str]:
+        """Return the names of the workflows that a principal may run."""
+        return [name for name in self.workflows if principal.may_run(name)]
+
+    async def start(self, request: RunRequest) -> ServedRun:
+        """Begin a run, or go on with one.
+
+        Raises:
+            UnknownSession: The principal has no such session.
+            Conflict: The session cannot go on like this.
+            LimitReached: The principal has used up a limit.
+            RunFailed: The workflow raised before there was a session.
+        """
+        run = ServedRun(request)
+        self._starting.add(run)
+        begun = asyncio.ensure_future(in_worker(partial(self._begin, run)))
+        try:
+            await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            run.cancel()
+            raise
+        finally:
+            self._starting.discard(run)
+        return run
+
+    def find_running(self, principal: Principal, session_id: UUID) -> ServedRun | None:
+        """Return the run that makes a session of a principal now, if there is one."""
+        run = self._running.get((principal.name, session_id))
+        return run if run is not None and run.session.is_pending else None
+
+    async def find(self, principal: Principal, session_id: UUID) -> tuple[str, Session]:
+        """Return a session of a principal and the workflow that it belongs to.
+
+        Raises:
+            UnknownSession: It has no such session.
+        """
+        run = self.find_running(principal, session_id)
+        if run is not None:
+            return run.request.workflow, run.session
+        return await in_worker(partial(self._find, principal, session_id))
+
+    async def cancel_all(self) -> None:
+        """End all runs and wait a moment: their sessions can go on later."""
+        runs = [*self._running.values(), *self._starting]
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*(run.end_now() for run in runs), return_exceptions=True)
+
+    def _find(self, principal: Principal, session_id: UUID) -> tuple[str, Session]:
+        for name in self.names(principal):
+            session = SessionOwner(name, principal.name).find(session_id, self.store)
+            if session is not None:
+                return name, session
+        raise UnknownSession(f"there is no session {session_id} here")
+
+    def _begin(self, run: ServedRun) -> None:
+        """Begin a run; blocks, and runs what the user wrote."""
+        request = run.request
+        self.limits.begin_run(request.principal)
+        is_begun = False
+        try:
+            run.begin(partial(self._session_of, run))
+            key = (request.principal.name, run.session.id)
+            self._running[key] = run
+            is_begun = True
+        except (UnknownSession, Conflict):
+            raise
+        except Exception as exc:
+            raise RunFailed(_problem_of(exc)) from exc
+        finally:
+            if not is_begun:
+                self.limits.end_run(request.principal)
+        runtime().submit(partial(self._watch, run), label=f"a run of {key[0]}", at_exit="leave")
+
+    async def _watch(self, run: ServedRun) -> None:
+        """Note the end of a run; on the runtime thread."""
+        principal = run.request.principal
+        with contextlib.suppress(Exception):  # whoever waits for the run is told
+            try:
+                async with asyncio.timeout(self._run_seconds):
+                    await run.session
+            except TimeoutError:
+                if run.session.is_pending:
+                    await run.end_now()
+        self._running.pop((principal.name, run.session.id), None)
+        self.limits.end_run(principal)
+        if principal.usd_per_day is not None:
+            await runtime().call_in_worker(partial(self.limits.write_spending, principal))
+
+    def _session_of(self, run: ServedRun) -> Session:
+        request = run.request
+        workflow = self.workflows[request.workflow]
+
+        def take(entry: Entry, _: object) -> None:
+            run.take(entry)
+            self.limits.note_entry(request.principal, entry)
+
+        with ExitStack() as stack:
+            stack.enter_context(report_to(take))
+            stack.enter_context(recording_scope(self.store))
+            options = CallerOptions(tools=request.tools, streaming=request.streaming)
+            stack.enter_context(adding(options))
+            if request.session_id is None:
+                run.first_row = len(request.rows)
+                return workflow(self._first_session(request))
+            stored = self.stored(request, request.session_id)
+            outcome = stored.outcome
+            if isinstance(outcome, NeedsInput):
+                self._answer(stored, request)
+            elif request.results:
+                raise Conflict(f"session {stored.id} waits for no result of a tool")
+            elif not isinstance(outcome, Suspended):
+                if not request.rows:
+                    raise Conflict(f"session {stored.id} has ended; say something to go on")
+                run.first_row = len(stored.partial_table) + len(request.rows)
+                return workflow(stored.merge(self._first_session(request)))
+            elif request.rows:
+                note = outcome_note(stored) or "its run was cancelled"
+                raise Conflict(
+                    f"session {stored.id} cannot take a message before its run goes on: {note}"
+                )
+            run.first_row = len(stored.partial_table)
+            return workflow.resume(stored, store=self.store, cancelled="go_on")
+
+    def _first_session(self, request: RunRequest) -> Session:
+        session = Session(ChunkTable(request.rows))
+        return SessionOwner(request.workflow, request.principal.name).own(session)
+
+    def stored(self, request: RunRequest, session_id: UUID) -> Session:
+        """Return the session that a request goes on from; blocks.
+
+        Raises:
+            UnknownSession: The principal has no such session.
+            Conflict: It still runs, or was made by another workflow.
+        """
+        if self.find_running(request.principal, session_id) is not None:
+            raise Conflict(f"session {session_id} still runs; wait for its end, or cancel it")
+        name, session = self._find(request.principal, session_id)
+        if name != request.workflow:
+            raise Conflict(f"session {session_id} was made by {name!r}; go on with that one")
+        return session
+
+    def _answer(self, session: Session, request: RunRequest) -> None:
+        """Answer the questions of a session: of tools of the client, or of one of its own."""
+        by = f"client {request.principal.name}"
+        questions = client_calls(session)
+        for call in questions:
+            result = request.results.get((call.row, call.index))
+            if result is None:
+                raise Conflict(
+                    f"the call {call.call.name!r} of session {session.id} has no result; give one "
+                    "for each call that was asked for"
+                )
+            session.answer(result, call, by=by)
+        if questions:
+            if request.rows:
+                raise Conflict("give the results of tools alone, and the next message afterwards")
+            return
+        own = session.questions
+        if len(own) != 1 or len(request.rows) != 1:
+            raise Conflict(f"session {session.id} waits: {outcome_note(session)}")
+        text = getattr(request.rows[0].content, "text", "")
+        try:
+            session.answer(text, own[0].call, by=by)
+        except ValueError as exc:
+            raise Conflict(str(exc)) from exc
+
+
+def client_calls(session: Session) -> list[OpenCall]:
+    """Return the calls of tools of the client that have no result; waits for the run."""
+    if not isinstance(session.outcome, NeedsInput):
+        return []
+    return [call for call in session.open_calls if call.question == CLIENT_TOOL_QUESTION]
+
+
+async def stream_text(session: Session, first_row: int) -> AsyncGenerator[str]:
+    """Yield the text of a run as it comes: its answers, a blank line between two.
+
+    Args:
+        session: What the run makes.
+        first_row: Index of the first row that it makes.
+
+    Raises:
+        RunFailed: The run failed.
+    """
+    n_rows, is_later, part = 0, False, ""
+    try:
+        async for event in session.stream():
+            if isinstance(event, TextDelta):
+                text, part = event.text, part + event.text
+                is_new = part == text
+            elif isinstance(event, ChunkRow):
+                n_rows += 1
+                turn = event.content
+                if n_rows <= first_row or not isinstance(turn, AssistantTurn):
+                    continue
+                whole = turn.text or ""
+                text, is_new = whole[len(part) :] if whole.startswith(part) else "", not part
+                part = ""
+            else:
+                continue
+            if text:
+                yield f"\n\n{text}" if is_new and is_later else text
+                is_later = True
+    except Exception as exc:
+        raise RunFailed(_problem_of(exc)) from exc
+
+
+def text_of(session: Session, first_row: int) -> str:
+    """Return the text of a run that has ended, as `stream_text` gives it."""
+    turns = [row.content for row in session.partial_table.since(first_row)]
+    return "\n\n".join(turn.text for turn in turns if isinstance(turn, AssistantTurn) and turn.text)

@@ -1,0 +1,84 @@
+"""Served workflows as tools over MCP, each call that of a principal."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from rath._async.runtime import runtime
+from rath.flow import Agent
+from rath.llm.chat_request import RathLLMChatRequest
+from rath.serving import Principal, ServerOptions, TokenFile, asgi
+from rath.session.persistence.store import FileStore
+from rath.testing import ScriptedClient
+from tests.support.serving import listening
+
+
+def echo(request: RathLLMChatRequest) -> str:
+    """Answer as a model that says again what was said last."""
+    return f"you said {request.messages[-1].content}"
+
+
+class Served:
+    """A server with tokens for two principals."""
+
+    def __init__(self, url: str, tokens: TokenFile) -> None:
+        self.url = url
+        self.one = tokens.add(Principal(name="one"))
+        self.two = tokens.add(Principal(name="two", workflows=("other",), max_runs=1))
+
+    def call(self, token: str, message: str, **more: object) -> dict[str, Any]:
+        """Call the tool with a token, and return the answer."""
+
+        async def call() -> dict[str, Any]:
+            headers = {"Authorization": f"Bearer {token}"}
+            async with (
+                httpx2.AsyncClient(headers=headers) as http,
+                Client(streamable_http_client(self.url, http_client=http)) as client,
+            ):
+                result = await client.call_tool("team", {"message": message, **more})
+                answer: dict[str, Any] = result.structured_content
+                return answer
+
+        answer: dict[str, Any] = runtime().run(call, label="a client")
+        return answer
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Generator[Served]:
+    tokens = TokenFile(tmp_path / "serve" / "tokens.json")
+    options = ServerOptions(
+        tokens=tokens, store=FileStore(tmp_path / "sessions"), openai=False, a2a=False
+    )
+    team = Agent("x", ScriptedClient([echo] * 3).provider, system_tools=False)
+    with listening(asgi({"team": team}, options)) as url:
+        yield Served(f"{url}/mcp/team", tokens)
+
+
+def test_a_principal_calls_a_workflow_and_goes_on_with_its_session(served: Served) -> None:
+    first = served.call(served.one, "hello")
+    second = served.call(served.one, "again", session_id=first["session_id"])
+    assert (first["text"], second["text"]) == ("you said hello", "you said again")
+
+
+def test_sessions_of_others_are_not_there(served: Served, tmp_path: Path) -> None:
+    first = served.call(served.one, "hello")
+    three = TokenFile(tmp_path / "serve" / "tokens.json").add(Principal(name="three"))
+    refused = served.call(three, "again", session_id=first["session_id"])
+    unknown = served.call(three, "again", session_id="00000000-0000-0000-0000-000000000001")
+    assert refused["outcome"] == unknown["outcome"] == "refused"
+    assert refused["text"].replace(first["session_id"], "?") == unknown["text"].replace(
+        "00000000-0000-0000-0000-000000000001", "?"
+    )
+
+
+def test_a_workflow_of_others_is_not_there(served: Served) -> None:
+    headers = {"Authorization": f"Bearer {served.two}"}
+    assert httpx2.post(served.url, headers=headers, json={}).status_code == 404
+    assert httpx2.post(served.url, json={}).status_code == 401

@@ -1,0 +1,403 @@
+"""The OpenAI API of a server, used by the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from rath.errors import ProviderError
+from rath.flow import Agent, Workflow
+from rath.llm.chat_request import RathLLMChatRequest
+from rath.serving import Principal, ServerOptions, TokenFile, asgi
+from rath.session import Session
+from rath.session.outcome import Cancelled, Completed
+from rath.session.persistence.store import FileStore
+from rath.testing import ScriptedClient, tool_call
+from rath.testing.chat import Turn
+from tests.support.serving import listening
+from tests.support.sessions import FunctionTool
+from tests.support.waiting import wait_until
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def echo(request: RathLLMChatRequest) -> str:
+    """Answer as a model that says again what was said last."""
+    return f"you said {request.messages[-1].content}"
+
+
+def agent(*turns: Turn, **more: Any) -> Agent:
+    return Agent("x", ScriptedClient(turns).provider, system_tools=False, **more)
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+class Server:
+    """A server in this process.
+
+    Args:
+        url: Where it listens.
+        home: Its files.
+        tokens: Of its principals.
+    """
+
+    def __init__(self, url: str, home: Path, tokens: TokenFile) -> None:
+        self.url = url
+        self.store = FileStore(home / "sessions")
+        self.tokens = tokens
+
+    def client(self, token: str = "any") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=token, max_retries=0)
+
+    def async_client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0)
+
+
+class Serve:
+    """Starts servers for a test."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._open: list[Any] = []
+
+    def __call__(self, workflows: Workflow | Mapping[str, Workflow], **more: Any) -> Server:
+        tokens = TokenFile(self._home / "serve" / "tokens.json")
+        store = FileStore(self._home / "sessions")
+        options = ServerOptions(tokens=tokens, store=store, a2a=False, mcp=False, **more)
+        named = {"team": workflows} if isinstance(workflows, Workflow) else workflows
+        serving = listening(asgi(named, options))
+        self._open.append(serving)
+        return Server(serving.__enter__(), self._home, tokens)
+
+    def close(self) -> None:
+        for each in reversed(self._open):
+            each.__exit__(None, None, None)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Generator[Serve]:
+    started = Serve(tmp_path)
+    yield started
+    started.close()
+
+
+def test_workflows_are_models(serve: Serve) -> None:
+    with serve({"one": agent(), "two": agent()}).client() as client:
+        assert [model.id for model in client.models.list()] == ["one", "two"]
+        assert client.models.retrieve("two").id == "two"
+        with pytest.raises(openai.NotFoundError, match="known: one, two") as caught:
+            client.models.retrieve("three")
+    assert caught.value.code == "model_not_found"
+
+
+def test_a_chat_is_answered_with_its_usage_and_stored(serve: Serve) -> None:
+    server = serve(agent(echo))
+    with server.client() as client:
+        answer = client.chat.completions.create(model="team", messages=user("hello"))
+    assert answer.choices[0].message.content == "you said hello"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens > 0
+    session = Session.load(answer.id.removeprefix("chatcmpl-"), store=server.store)
+    assert (session.text(), session.outcome) == ("you said hello", Completed())
+    first = session.provenance.parents[0].provenance
+    assert first is not None
+    assert first.extras == (("served", "team"), ("principal", "local"))
+
+
+def test_a_streamed_chat_comes_in_parts_with_usage_at_its_end(serve: Serve) -> None:
+    with serve(agent("one two three")).client() as client:
+        chunks = list(
+            client.chat.completions.create(
+                model="team",
+                messages=user("hello"),
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+    parts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(parts) == "one two three"
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens > 0
+
+
+def test_a_chat_goes_on_from_messages_that_the_client_keeps(serve: Serve) -> None:
+    seen: list[RathLLMChatRequest] = []
+
+    def look(request: RathLLMChatRequest) -> str:
+        seen.append(request)
+        return "ok"
+
+    call: Any = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages: list[Any] = [
+        {"role": "system", "content": "Be brief."},
+        *user("first"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+        {"role": "assistant", "content": "second"},
+        *user("third"),
+    ]
+    with serve(agent(look)).client() as client:
+        client.chat.completions.create(model="team", messages=messages)
+    roles = [message.role for message in seen[0].messages]
+    assert roles == ["system", "user", "user", "assistant", "tool", "assistant", "user"]
+    assert seen[0].messages[1].content == "Instructions of the client:\nBe brief."
+
+
+def test_a_tool_of_the_client_is_a_question_to_it(serve: Serve) -> None:
+    more = tool_call("weather", {"city": "Oslo"}, id="b")
+    calls = tool_call("weather", {"city": "Rome"}, more, id="a")
+    server = serve(agent(calls, echo))
+    with server.client() as client:
+        messages = user("how is the weather?")
+        asked = client.chat.completions.create(model="team", messages=messages, tools=[WEATHER])
+        choice = asked.choices[0]
+        assert choice.finish_reason == "tool_calls"
+        wanted: Any = choice.message.tool_calls
+        cities = [json.loads(call.function.arguments)["city"] for call in wanted]
+        assert cities == ["Rome", "Oslo"]
+        messages.append(choice.message.model_dump(exclude_none=True))
+        results: list[Any] = [
+            {"role": "tool", "tool_call_id": call.id, "content": f"sunny in {city}"}
+            for call, city in zip(wanted, cities, strict=True)
+        ]
+        with pytest.raises(openai.BadRequestError, match="has no result"):
+            client.chat.completions.create(
+                model="team", messages=[*messages, results[0]], tools=[WEATHER]
+            )
+        done = client.chat.completions.create(
+            model="team", messages=[*messages, *results], tools=[WEATHER]
+        )
+    assert done.choices[0].message.content == 'you said "sunny in Oslo"'
+    first, second = (each.id.removeprefix("chatcmpl-") for each in (asked, done))
+    assert first == second
+
+
+def test_a_streamed_call_of_a_tool_of_the_client(serve: Serve) -> None:
+    with serve(agent(tool_call("weather", {"city": "Rome"}))).client() as client:
+        chunks = list(
+            client.chat.completions.create(
+                model="team", messages=user("?"), tools=[WEATHER], stream=True
+            )
+        )
+    calls: Any = [c.choices[0].delta.tool_calls for c in chunks if c.choices[0].delta.tool_calls]
+    assert calls[0][0].function.name == "weather"
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_a_tool_with_the_name_of_one_of_the_workflow_is_refused(serve: Serve) -> None:
+    team = Agent(
+        "x", ScriptedClient(["?"]).provider, [FunctionTool("weather", lambda *_: "")],
+        system_tools=False,
+    )  # fmt: skip
+    with serve(team).client() as client, pytest.raises(openai.BadRequestError, match="weather"):
+        client.chat.completions.create(model="team", messages=user("?"), tools=[WEATHER])
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"stop": "x"}, "stop"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_what_a_workflow_cannot_be_given_is_refused(
+    serve: Serve, more: dict[str, Any], param: str
+) -> None:
+    with serve(agent()).client() as client, pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="team", messages=user("?"), **more)
+    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+
+
+def test_a_run_that_fails_is_an_error_of_the_server(serve: Serve) -> None:
+    def fail(_: RathLLMChatRequest) -> str:
+        raise ProviderError("the model is gone")
+
+    with serve(agent(fail, fail)).client() as client:
+        with pytest.raises(openai.InternalServerError, match="the model is gone"):
+            client.chat.completions.create(model="team", messages=user("?"))
+        with pytest.raises(openai.APIError, match="the model is gone"):
+            list(client.chat.completions.create(model="team", messages=user("?"), stream=True))
+
+
+def test_responses_go_on_from_the_session_of_another(serve: Serve) -> None:
+    server = serve(agent("one", echo))
+    with server.client() as client:
+        first = client.responses.create(model="team", input="hello")
+        second = client.responses.create(model="team", input="again", previous_response_id=first.id)
+        assert (first.output_text, second.output_text) == ("one", "you said again")
+        assert second.previous_response_id == first.id
+        assert client.responses.retrieve(first.id).output_text == "one"
+        by_session = client.responses.create
+        session = Session.load(first.id.split("_")[1], store=server.store)
+        with pytest.raises(openai.BadRequestError, match="has ended"):
+            by_session(model="team", input="", previous_response_id=str(session.id))
+
+
+def test_a_streamed_response_numbers_its_events_and_goes_on_after_one(serve: Serve) -> None:
+    server = serve(agent("one two three"))
+    with server.client() as client:
+        events = list(client.responses.create(model="team", input="hello", stream=True))
+        numbers = [event.sequence_number for event in events]
+        assert numbers == sorted(set(numbers))
+        assert events[0].type == "response.created"
+        last = events[-1]
+        assert last.type == "response.completed"
+        assert last.response.output_text == "one two three"
+        deltas = [event for event in events if event.type == "response.output_text.delta"]
+        headers = {"Last-Event-ID": str(deltas[0].sequence_number), "Authorization": "Bearer x"}
+        rest = httpx2.get(f"{server.url}/v1/responses/{last.response.id}", headers=headers)
+    later = [json.loads(line[6:]) for line in rest.text.splitlines() if line.startswith("data: ")]
+    text = "".join(e["delta"] for e in later if e["type"] == "response.output_text.delta")
+    assert deltas[0].delta + text == "one two three"
+    assert later[-1]["type"] == "response.completed"
+
+
+def test_a_response_uses_tools_of_the_client(serve: Serve) -> None:
+    tool: Any = {"type": "function", **WEATHER["function"]}
+    with serve(agent(tool_call("weather", {"city": "Rome"}), echo)).client() as client:
+        asked = client.responses.create(model="team", input="?", tools=[tool])
+        call: Any = asked.output[-1]
+        assert (call.type, call.name) == ("function_call", "weather")
+        output: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}]
+        done = client.responses.create(
+            model="team", input=output, previous_response_id=asked.id, tools=[tool]
+        )
+    assert done.output_text == 'you said "sunny"'
+    assert done.id != asked.id
+
+
+def test_a_response_in_the_background_is_asked_for_later(serve: Serve) -> None:
+    server = serve(agent(echo, echo))
+    with server.client() as client:
+        begun = client.responses.create(model="team", input="hello", background=True)
+        assert begun.status == "in_progress"
+        wait_until(lambda: client.responses.retrieve(begun.id).status == "completed")
+        assert client.responses.retrieve(begun.id).output_text == "you said hello"
+        after = client.responses.create(model="team", input="again", previous_response_id=begun.id)
+        assert after.output_text == "you said again"
+
+
+class Waiting:
+    """A tool that waits until its call is cancelled."""
+
+    def __init__(self) -> None:
+        self.n_begun = 0
+        self.n_ended = 0
+
+    def agent(self) -> Agent:
+        async def wait(*_: object) -> str:
+            self.n_begun += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.n_ended += 1
+            return ""
+
+        tools = [FunctionTool("wait", wait)]
+        script = ScriptedClient([tool_call("wait"), "done"])
+        return Agent("x", script.provider, tools, system_tools=False)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_client_that_goes_away_cancels_its_run(serve: Serve, stream: bool) -> None:
+    waiting = Waiting()
+    server = serve(waiting.agent(), disconnect_grace=0.0)
+    body = {"model": "team", "messages": user("hello"), "stream": stream}
+
+    async def leave() -> None:
+        async with httpx2.AsyncClient() as client:
+            url = f"{server.url}/v1/chat/completions"
+            asking = asyncio.ensure_future(client.post(url, json=body))
+            await asyncio.to_thread(wait_until, lambda: waiting.n_begun == 1)
+            asking.cancel()
+            await asyncio.wait([asking])
+
+    asyncio.run(leave())
+    wait_until(lambda: waiting.n_ended == 1)
+
+
+def test_a_run_is_cancelled_by_its_id_and_goes_on_later(serve: Serve) -> None:
+    waiting = Waiting()
+    server = serve(waiting.agent())
+    with server.client() as client:
+        stream = client.responses.create(model="team", input="hello", stream=True)
+        begun: Any = next(iter(stream))
+        wait_until(lambda: waiting.n_begun == 1)
+        assert client.responses.cancel(begun.response.id).status == "cancelled"
+        stream.close()
+        session = Session.load(begun.response.id.split("_")[1], store=server.store)
+        assert isinstance(session.outcome, Cancelled)
+        with pytest.raises(openai.BadRequestError, match="cannot take a message"):
+            client.responses.create(
+                model="team", input="more", previous_response_id=begun.response.id
+            )
+
+
+def test_two_hundred_streams_at_once_are_not_mixed(serve: Serve) -> None:
+    server = serve(agent(*[echo] * 200))
+
+    async def ask(client: openai.AsyncOpenAI, number: int) -> str:
+        parts = await client.chat.completions.create(
+            model="team", messages=user(f"number {number}"), stream=True
+        )
+        return "".join([part.choices[0].delta.content or "" async for part in parts])
+
+    async def ask_all() -> list[str]:
+        async with server.async_client() as client:
+            return await asyncio.gather(*(ask(client, number) for number in range(200)))
+
+    answers = asyncio.run(ask_all())
+    assert answers == [f"you said number {number}" for number in range(200)]
+
+
+def test_sessions_belong_to_their_principal(serve: Serve) -> None:
+    server = serve({"one": agent("first", "second"), "two": agent()})
+    mine = server.tokens.add(Principal(name="me", workflows=("one",)))
+    other = server.tokens.add(Principal(name="other"))
+    with server.client(mine) as me, server.client(other) as them:
+        assert [model.id for model in me.models.list()] == ["one"]
+        with pytest.raises(openai.NotFoundError):
+            me.responses.create(model="two", input="?")
+        answer = me.responses.create(model="one", input="hello")
+        with pytest.raises(openai.NotFoundError):
+            them.responses.retrieve(answer.id)
+        with pytest.raises(openai.NotFoundError):
+            them.responses.cancel(answer.id)
+        with pytest.raises(openai.NotFoundError):
+            them.responses.create(model="one", input="?", previous_response_id=answer.id)
+        assert me.responses.retrieve(answer.id).output_text == "first"
+
+
+def test_a_principal_with_a_rate_is_told_when_to_come_back(serve: Serve) -> None:
+    server = serve(agent("one", "two"))
+    token = server.tokens.add(Principal(name="me", requests_per_minute=1))
+    with server.client(token) as client:
+        client.chat.completions.create(model="team", messages=user("?"))
+        with pytest.raises(openai.RateLimitError) as caught:
+            client.chat.completions.create(model="team", messages=user("?"))
+    assert int(caught.value.response.headers["retry-after"]) > 0
+
+
+def test_embeddings_are_refused_where_none_are_configured(serve: Serve) -> None:
+    refusal = pytest.raises(openai.NotFoundError, match="no embeddings")
+    with serve(agent()).client() as client, refusal:
+        client.embeddings.create(model="x", input="hello")
