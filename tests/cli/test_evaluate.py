@@ -103,3 +103,20 @@ def test_what_is_no_suite_is_told(tmp_path: Path) -> None:
     done = run(str(file))
     assert done.exit_code == 2
     assert "expected a rath.eval.Suite" in done.stderr
+
+
+def test_a_page_shows_an_evaluation_beside_another(tmp_path: Path, store: str) -> None:
+    first = write_suite(tmp_path, "suite_before", "Paris", "Paris")
+    assert run(first, "--job", "before", "--store", store).exit_code == 0
+    second = write_suite(tmp_path, "suite_after", "Paris", "Tokyo")
+    assert run(second, "--job", "after", "--store", store).exit_code == 0
+    page = tmp_path / "page.html"
+    options = ("--job", "after", "--store", store, "--beside", "before")
+    assert run(*options, "--html", str(page)).exit_code == 0
+    text = page.read_text("utf-8")
+    assert "Evaluation after" in text
+    assert '"name": "before"' in text
+    assert '"target": "Tokyo"' in text
+    unwritable = run(*options, "--html", str(tmp_path / "no" / "page.html"))
+    assert (unwritable.exit_code, "cannot be written" in unwritable.output) == (1, True)
+    assert run(*options).exit_code == 2

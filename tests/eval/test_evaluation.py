@@ -237,3 +237,16 @@ def test_an_evaluation_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_rath_has_the_package() -> None:
     assert rath.eval.Exact is ev.Exact
+
+
+def test_a_stored_evaluation_knows_tags_and_expected_answers(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    rows = [{"input": "2+2?", "expected": 4, "tags": ["sum", "easy"]}, {"input": "Rain?"}]
+    agent = flow.Agent("p", ScriptedClient(["4", "wet"]).provider, system_tools=False)
+    done = ev.evaluate(agent, rows, [ev.Contains("4")], job="known", store=store)
+    again = ev.load_evaluation("known", store)
+    assert {(each.tags, each.expected) for each in again.items} == {
+        (("sum", "easy"), "4"),
+        ((), None),
+    }
+    assert again.report().scores == done.report().scores

@@ -83,12 +83,12 @@ def test_a_log_holds_messages_scores_and_errors(done: ev.Evaluation, tmp_path: P
     assert [each["id"] for each in files["summaries.json"]] == ["fr", "a/b"]
 
 
-def test_a_stored_evaluation_is_exported_without_what_was_expected(
+def test_a_stored_evaluation_is_exported_with_what_was_expected(
     done: ev.Evaluation, tmp_path: Path
 ) -> None:
     loaded = ev.load_evaluation("capitals", done.store)
     sample = read(ev.export_inspect(loaded, tmp_path / "log.eval"))["samples/fr_epoch_1.json"]
-    assert (sample["target"], sample["output"]["completion"]) == ("", "Paris")
+    assert (sample["target"], sample["output"]["completion"]) == ("Paris", "Paris")
 
 
 def test_a_wrong_name_is_refused(done: ev.Evaluation, tmp_path: Path) -> None:

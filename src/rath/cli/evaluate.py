@@ -13,6 +13,7 @@ from rath.cli.stores import StoreUrl, use_store
 from rath.cli.terminal import AsJson, CommandError, Misuse, misuse_on, note, say, say_json
 from rath.eval.evaluation import Evaluation, Suite, load_evaluation
 from rath.eval.inspect_log import export_inspect
+from rath.eval.page import write_page
 from rath.eval.report import Comparison, Report, ScoreSummary
 
 _MAX_WORSE = 5
@@ -49,6 +50,15 @@ def run_evaluation(
         Path | None,
         typer.Option("--inspect", metavar="FILE.eval", help="Write a log for Inspect as well."),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page of it as well.")
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--beside", metavar="JOB", help="Show this evaluation on the page, too. Repeatable."
+        ),
+    ] = None,
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -57,6 +67,8 @@ def run_evaluation(
     The exit status is 1 where a gate does not hold.
     """
     gates = dict(_gate(each) for each in gate or ())
+    if beside and html is None:
+        raise Misuse("--beside JOB needs --html FILE, the page on which it is shown")
     if "max_regression" in gates and baseline is None:
         raise Misuse("--gate max_regression needs --baseline JOB, with which it is compared")
     with use_store(store_url) as store:
@@ -72,6 +84,12 @@ def run_evaluation(
             with misuse_on(ValueError):
                 export_inspect(done, inspect)
         before = None if baseline is None else load_evaluation(baseline, store)
+        if html is not None:
+            others = [load_evaluation(each, store) for each in beside or ()]
+            try:
+                write_page(done, html, [*others, *([] if before is None else [before])])
+            except OSError as exc:
+                raise CommandError(f"the page {str(html)!r} cannot be written: {exc}") from exc
     changes = () if before is None else done.compare(before)
     report = done.report()
     problems = _problems(report, changes, gates)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from rath.eval.dataset import Example, read_dataset
     from rath.eval.evaluation import Evaluation, Suite, evaluate, load_evaluation
     from rath.eval.inspect_log import export_inspect
+    from rath.eval.page import write_page
     from rath.eval.report import Comparison, Report, ScoreSummary
     from rath.eval.scorers import (
         Command,
@@ -29,6 +30,7 @@ else:
             "dataset": ("Example", "read_dataset"),
             "evaluation": ("Evaluation", "Suite", "evaluate", "load_evaluation"),
             "inspect_log": ("export_inspect",),
+            "page": ("write_page",),
             "report": ("Comparison", "Report", "ScoreSummary"),
             "scorers": (
                 *("Command", "Contains", "Exact", "JSONSchema", "ModelJudge", "Numeric"),
@@ -57,4 +59,5 @@ __all__ = [
     "export_inspect",
     "load_evaluation",
     "read_dataset",
+    "write_page",
 ]

@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 from rath._async.runtime import runtime, wait_interruptibly
 from rath._core.dataclasses import dataclass
@@ -23,6 +23,8 @@ from rath.jobs.engine import DEFAULT_CONCURRENCY, Engine, Rate
 from rath.jobs.job import map as map_items
 from rath.jobs.record import attempts_of, load_job
 from rath.session import Session
+from rath.session.graph.kind import LineageKind
+from rath.session.graph.recording import LineageRecorder
 from rath.session.loading import load
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.operation import Place
@@ -139,6 +141,7 @@ def evaluate(
         workflow,
         examples,
         key="key",
+        session=_first_session,
         job=job,
         epochs=epochs,
         store=opened,
@@ -168,7 +171,10 @@ def evaluate(
 
 
 def load_evaluation(job: str, store: SessionStore | str | None = None) -> Evaluation:
-    """Return an evaluation from its store, with the last score of each scorer; tags are not stored.
+    """Return an evaluation from its store, with the last score of each scorer.
+
+    Tags and expected answers are those with which a run of a text began; of rows whose input is a
+    session they are not stored.
 
     Raises:
         JobError: There is no such job.
@@ -180,10 +186,11 @@ def load_evaluation(job: str, store: SessionStore | str | None = None) -> Evalua
         if each.status != "done" or each.session is None:
             continue
         session = load(opened, each.session).session
-        last = {verdict.name: verdict for verdict in _scores_in(session)}
-        found += [
-            _of_verdict(verdict, each.key, each.epoch, each.session) for verdict in last.values()
-        ]
+        last = {verdict.name: verdict for verdict in scores_in(session)}
+        tags, expected = _stored_example(opened, each.run)
+        for verdict in last.values():
+            item = _of_verdict(verdict, each.key, each.epoch, each.session)
+            found.append(replace(item, tags=tags, expected=expected))
     return Evaluation(job, opened, tuple(found), runs)
 
 
@@ -200,6 +207,36 @@ class Suite:
         """Evaluate; options as those of `evaluate`."""
         given: dict[str, Any] = {"epochs": self.epochs, **options}
         return evaluate(self.workflow, self.dataset, self.scorers, **given)
+
+
+def _first_session(example: Example) -> Session:
+    """Return the session with which a run begins; its lineage holds what its scores are about."""
+    if isinstance(example.input, Session):
+        return example.input
+    session = Session.from_user_message(example.input)
+    expected = _expected_text(example)
+    LineageRecorder.stamp_new_session(
+        session,
+        parent_session_ids=(),
+        lineage_operator=PLACE,
+        lineage_kind=LineageKind.LEAF_USER,
+        lineage_extras=(
+            *((("tags", "\n".join(example.tags)),) if example.tags else ()),
+            *((("expected", expected),) if expected is not None else ()),
+        ),
+    )
+    return session
+
+
+def _stored_example(store: SessionStore, run: UUID) -> tuple[tuple[str, ...], str | None]:
+    """Return tags and expected answer of a run, as the session with which it began has them."""
+    try:
+        provenance = load(store, uuid5(run, "input")).session.provenance
+    except PersistenceError:
+        return (), None  # removed since; the scores are known
+    extras = dict(provenance.extras if provenance.operator == PLACE else ())
+    tags, expected = extras.get("tags"), extras.get("expected")
+    return tuple(str(tags).split("\n")) if tags else (), None if expected is None else str(expected)
 
 
 def _first_of(pending: deque[Future[list[ScoredItem]]]) -> list[ScoredItem]:
@@ -240,7 +277,7 @@ def _runs(store: SessionStore, job: str) -> tuple[ItemRun, ...]:
 # ---------------------------------------------------------------- scores in the record
 
 
-def _scores_in(session: Session) -> list[Verdict]:
+def scores_in(session: Session) -> list[Verdict]:
     """Return the verdicts of scorers in the record of a session, in order."""
     scorings = {
         each.operation
@@ -256,7 +293,7 @@ def _score_session(
     example: Example, epoch: int, session: Session, scorers: Sequence[Scorer], store: SessionStore
 ) -> list[ScoredItem]:
     """Return the scores of a session, and record those that are new; on a worker thread."""
-    known = {(each.name, each.judge): each for each in _scores_in(session)}
+    known = {(each.name, each.judge): each for each in scores_in(session)}
     found: list[ScoredItem] = []
     new: list[Verdict] = []
     for scorer in scorers:

@@ -36,8 +36,7 @@ FORMAT_VERSION = 2
 def export_inspect(evaluation: Evaluation, path: str | os.PathLike[str]) -> Path:
     """Write an evaluation as a log of Inspect, and return where it is; blocks.
 
-    Messages, answers, scores, tokens and errors are in it. The expected answers are those of an
-    evaluation that `evaluate` has returned; one that was loaded does not know them.
+    Messages, answers, scores, tokens, errors and expected answers are in it.
 
     Args:
         evaluation: What is exported.

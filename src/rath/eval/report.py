@@ -40,7 +40,7 @@ class ScoredItem:
 
     tags: tuple[str, ...] = ()
     expected: str | None = None
-    """The expected answer, where the evaluation knows it; it is not stored."""
+    """The expected answer, where the evaluation knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def summarize(items: Iterable[ScoredItem]) -> tuple[ScoreSummary, ...]:
 
 
 def _summary(name: str, items: Sequence[ScoredItem]) -> ScoreSummary:
-    means = _means(items)
+    means = example_means(items)
     low, high = bootstrap_interval(list(means.values())) if means else (None, None)
     of_tag: dict[str, dict[str, float]] = defaultdict(dict)
     for item in items:
@@ -162,7 +162,7 @@ def _summary(name: str, items: Sequence[ScoredItem]) -> ScoreSummary:
     )
 
 
-def _means(items: Iterable[ScoredItem]) -> dict[str, float]:
+def example_means(items: Iterable[ScoredItem]) -> dict[str, float]:
     """Return the mean over the epochs of each example that has a score."""
     values: dict[str, list[float]] = defaultdict(list)
     for item in items:
@@ -252,7 +252,7 @@ def compare(before: Iterable[ScoredItem], after: Iterable[ScoredItem]) -> tuple[
         groups.append(of_scorer)
     found: list[Comparison] = []
     for scorer, now in groups[1].items():
-        old, new = _means(groups[0].get(scorer, ())), _means(now)
+        old, new = example_means(groups[0].get(scorer, ())), example_means(now)
         shared = [key for key in new if key in old]
         if shared:
             fallen = sorted((new[key] - old[key], key) for key in shared if new[key] < old[key])
