@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,19 @@ import pytest
 from rath.errors import ProviderError
 from rath.flow import Agent, Workflow
 from rath.llm.chat_request import RathLLMChatRequest
+from rath.llm.embedding import EmbeddingProvider
 from rath.serving import Principal, ServerOptions, TokenFile, asgi
 from rath.session import Session
 from rath.session.outcome import Cancelled, Completed
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
+from tests.support.chat_replies import Reply
+from tests.support.chat_server import CapturedRequest, ChatServer
+from tests.support.embedding_replies import embeddings
 from tests.support.serving import listening
 from tests.support.sessions import FunctionTool
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 WEATHER: Any = {
     "type": "function",
@@ -397,7 +402,56 @@ def test_a_principal_with_a_rate_is_told_when_to_come_back(serve: Serve) -> None
     assert int(caught.value.response.headers["retry-after"]) > 0
 
 
+def test_embeddings_come_from_the_model_of_the_server(serve: Serve) -> None:
+    def reply(request: CapturedRequest) -> Reply:
+        return embeddings(*([1.0, float(len(text))] for text in request.json()["input"]))
+
+    with ChatServer(reply) as models:
+        provider = EmbeddingProvider(
+            model="vectors", api_key="k", base_url=models.base_url, provider_kind="openai"
+        )
+        with serve(agent(), embeddings=provider).client() as client:
+            assert "vectors" in [model.id for model in client.models.list()]
+            texts = ["a", "bc"]
+            made = client.embeddings.create(model="vectors", input=texts)  # sent as base64
+            plain = client.embeddings.create(model="vectors", input=texts, encoding_format="float")
+            assert [each.embedding for each in made.data] == [[1.0, 1.0], [1.0, 2.0]]
+            assert [each.embedding for each in plain.data] == [[1.0, 1.0], [1.0, 2.0]]
+            with pytest.raises(openai.BadRequestError, match="empty text"):
+                client.embeddings.create(model="vectors", input=["a", ""])
+
+
 def test_embeddings_are_refused_where_none_are_configured(serve: Serve) -> None:
     refusal = pytest.raises(openai.NotFoundError, match="no embeddings")
     with serve(agent()).client() as client, refusal:
         client.embeddings.create(model="x", input="hello")
+
+
+def test_a_client_that_comes_back_reads_on_while_the_run_goes_on(serve: Serve) -> None:
+    go_on = threading.Event()
+
+    def wait(*_: object) -> str:
+        go_on.wait(PATIENCE)
+        return ""
+
+    call = tool_call("wait", content="Let me look.")
+    script = ScriptedClient([call, "It is there."])
+    team = Agent("x", script.provider, [FunctionTool("wait", wait)], system_tools=False)
+    server = serve(team, disconnect_grace=None)
+    with server.client() as client:
+        stream = client.responses.create(model="team", input="hello", stream=True)
+        name, last = "", 0
+        for event in stream:
+            if event.type == "response.created":
+                name = event.response.id
+            if event.type == "response.output_text.delta":
+                last = event.sequence_number
+                break
+        stream.close()
+        assert client.responses.retrieve(name).status == "in_progress"
+        go_on.set()
+        rest = list(client.responses.retrieve(name, stream=True, starting_after=last))
+    assert rest[-1].type == "response.completed"
+    assert rest[-1].response.output_text == "Let me look.\n\nIt is there."
+    text = "".join(each.delta for each in rest if each.type == "response.output_text.delta")
+    assert "Let me look.\n\nIt is there.".endswith(text)

@@ -24,6 +24,8 @@ from rath.session.log.store import SessionStore
 try:
     import uvicorn
     from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
     from starlette.responses import JSONResponse
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -143,7 +145,16 @@ def asgi(
             yield
         await runs.cancel_all()
 
-    return Guard(Starlette(routes=routes, lifespan=lifespan), chosen, limits)
+    handlers: Mapping[Any, Any] = {HTTPException: _answer_http_error}
+    inner = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    return Guard(inner, chosen, limits)
+
+
+async def _answer_http_error(request: Request, error: HTTPException) -> JSONResponse:
+    problem = WireError(
+        f"{request.method} {request.url.path!r:.80}: {error.detail}", code="not_found"
+    )
+    return JSONResponse(problem.body(), error.status_code, headers=error.headers)
 
 
 def _named(workflow: Workflow | Mapping[str, Workflow]) -> dict[str, Workflow]:
@@ -205,6 +216,10 @@ class Guard:
             await _refuse(limit_error(exc), scope, receive, send)
         except WireError as exc:
             await _refuse(exc, scope, receive, send)
+        except (ValueError, OSError):
+            _log.exception("the file of the tokens cannot be read")
+            error = WireError("the server cannot read its tokens", status=500, kind="server_error")
+            await _refuse(error, scope, receive, send)
         else:
             scope["rath.principal"] = principal
             await self._app(scope, _body_first(body, receive), send)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from functools import partial
 from typing import Literal
 from uuid import UUID, uuid4, uuid5
@@ -22,6 +23,9 @@ from rath.session.outcome import Cancelled
 
 BackgroundState = Literal["in_progress", "completed", "failed", "cancelled"]
 
+MAX_ENDED_JOBS = 1_000
+"""Jobs that are kept in memory; a guess."""
+
 END_SECONDS = 2.0
 """How long a cancelled job may take to end before the client is answered."""
 
@@ -39,6 +43,8 @@ class Background:
         self._runs = runs
         self._engine = engine
         self._jobs: dict[UUID, Job] = {}
+        self._lock = threading.Lock()
+        """Held while a job is looked for, so that it is started again once."""
 
     async def start(self, request: RunRequest) -> UUID:
         """Begin a run and return its number, which is no id of a session.
@@ -118,6 +124,8 @@ class Background:
         """Count a run that ends; on the runtime thread."""
         with contextlib.suppress(Exception):  # as above
             await job
+        if len(self._jobs) > MAX_ENDED_JOBS:
+            self._jobs.pop(job.id, None)  # read from its store from now on
         limits = self._runs.limits
         limits.end_run(principal)
         if principal.usd_per_day is not None:
@@ -126,19 +134,23 @@ class Background:
 
     def _job(self, principal: Principal, number: UUID) -> tuple[str, Job]:
         """Return the job of a run, started again where its server has ended; blocks."""
-        store = self._runs.store
         for workflow in self._runs.names(principal):
-            name = _job_name(workflow, principal, number)
-            job = self._jobs.get(job_id(name))
+            with self._lock:
+                job = self._find_job(workflow, principal, number)
             if job is not None:
                 return workflow, job
-            if load_job(store, name) is None:
-                continue
-            session = load_stored(uuid5(run_id(job_id(name), "0", 0), "input"), store)
-            if session is not None:
-                self._runs.limits.begin_run(principal)
-                return workflow, self._submit(workflow, principal, number, session)
         raise UnknownSession(f"there is no response {number} here")
+
+    def _find_job(self, workflow: str, principal: Principal, number: UUID) -> Job | None:
+        store, name = self._runs.store, _job_name(workflow, principal, number)
+        job = self._jobs.get(job_id(name))
+        if job is not None or load_job(store, name) is None:
+            return job
+        session = load_stored(uuid5(run_id(job_id(name), "0", 0), "input"), store)
+        if session is None:
+            return None
+        self._runs.limits.begin_run(principal)
+        return self._submit(workflow, principal, number, session)
 
 
 def _job_name(workflow: str, principal: Principal, number: UUID) -> str:

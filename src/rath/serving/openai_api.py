@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
@@ -63,6 +64,8 @@ FIRST_SEQUENCE = 4
 """Number of the event before the first character of a streamed response: four events open it."""
 
 T = TypeVar("T")
+
+_log = logging.getLogger("rath.serving")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -474,6 +477,13 @@ async def _answer_errors(handler: Handler, request: Request) -> Response:
         error = limit_error(exc)
     except RunFailed as exc:
         error = _failure(exc)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
+    except Exception:  # noqa: BLE001  # the border of the server: the client reads it in its form
+        _log.exception("a request to %s failed", request.url.path)
+        error = wire.WireError(
+            "the server failed; its log says why", status=500, kind="server_error", code="failed"
+        )
     return JSONResponse(error.body(), error.status, headers=error.headers)
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from rath._async.runtime import await_future, runtime
 from rath._core.dataclasses import dataclass
+from rath.errors import PersistenceError
 from rath.flow.agent import CallerOptions, adding
 from rath.flow.serving.calls import RunningCall, SessionOwner, end_run, outcome_note
 from rath.flow.tool.base import FlowToolCall
@@ -261,6 +262,8 @@ class Runs:
         run = ServedRun(request)
         self._starting.add(run)
         begun = asyncio.ensure_future(in_worker(partial(self._begin, run)))
+        # Who asked may have gone when it fails.
+        begun.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
@@ -398,7 +401,7 @@ class Runs:
                     f"the call {call.call.name!r} of session {session.id} has no result; give one "
                     "for each call that was asked for"
                 )
-            session.answer(result, call, by=by)
+            _give_answer(session, result, call, by=by)
         if questions:
             if request.rows:
                 raise Conflict("give the results of tools alone, and the next message afterwards")
@@ -407,10 +410,14 @@ class Runs:
         if len(own) != 1 or len(request.rows) != 1:
             raise Conflict(f"session {session.id} waits: {outcome_note(session)}")
         text = getattr(request.rows[0].content, "text", "")
-        try:
-            session.answer(text, own[0].call, by=by)
-        except ValueError as exc:
-            raise Conflict(str(exc)) from exc
+        _give_answer(session, text, own[0].call, by=by)
+
+
+def _give_answer(session: Session, answer: str, call: OpenCall, *, by: str) -> None:
+    try:
+        session.answer(answer, call, by=by)
+    except (ValueError, PersistenceError) as exc:  # such as one that came a moment before
+        raise Conflict(str(exc)) from exc
 
 
 def client_calls(session: Session) -> list[OpenCall]:
@@ -439,7 +446,8 @@ async def stream_text(session: Session, first_row: int) -> AsyncGenerator[str]:
             elif isinstance(event, ChunkRow):
                 n_rows += 1
                 turn = event.content
-                if n_rows <= first_row or not isinstance(turn, AssistantTurn):
+                is_own = n_rows > first_row and _is_born_in(event, session)
+                if not is_own or not isinstance(turn, AssistantTurn):
                     continue
                 whole = turn.text or ""
                 text, is_new = whole[len(part) :] if whole.startswith(part) else "", not part
@@ -453,7 +461,12 @@ async def stream_text(session: Session, first_row: int) -> AsyncGenerator[str]:
         raise RunFailed(_problem_of(exc)) from exc
 
 
+def _is_born_in(row: ChunkRow, session: Session) -> bool:
+    return row.id is not None and row.id.session == session.id
+
+
 def text_of(session: Session, first_row: int) -> str:
     """Return the text of a run that has ended, as `stream_text` gives it."""
-    turns = [row.content for row in session.partial_table.since(first_row)]
+    rows = session.partial_table.since(first_row)
+    turns = [row.content for row in rows if _is_born_in(row, session)]
     return "\n\n".join(turn.text for turn in turns if isinstance(turn, AssistantTurn) and turn.text)
