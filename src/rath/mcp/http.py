@@ -7,16 +7,18 @@ import contextlib
 import contextvars
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
+import msgspec
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 from rath._core.dataclasses import dataclass
+from rath._core.trace_context import parse_traceparent
 from rath.config.redaction import REFERENCE, address_secrets, guard_logs, looks_random
 from rath.errors import ConfigError
 from rath.mcp.spec import (
@@ -141,8 +143,32 @@ class HttpAccess:
             timeout=httpx2.Timeout(timeout, read=None),
             # What is packed may be a thousand times as large; that is not known in time.
             headers={"Accept-Encoding": "identity"},
-            event_hooks={"response": [_note, _bound]},
+            event_hooks={"request": [_add_trace], "response": [_note, _bound]},
         )
+
+
+class _TracedParams(msgspec.Struct):
+    meta: dict[str, Any] = msgspec.field(name="_meta", default_factory=dict[str, Any])
+
+
+class _TracedMessage(msgspec.Struct):
+    params: _TracedParams = msgspec.field(default_factory=_TracedParams)
+
+
+_TRACED = msgspec.json.Decoder(_TracedMessage)
+
+
+async def _add_trace(request: httpx2.Request) -> None:
+    """Send the trace of a message as a header too, which proxies and other servers read.
+
+    It is taken from the message, since a task of the SDK sends it and not the one that calls.
+    """
+    if request.method != "POST" or b'"traceparent"' not in request.content:
+        return
+    with contextlib.suppress(msgspec.MsgspecError):
+        span = _TRACED.decode(request.content).params.meta.get("traceparent")
+        if isinstance(span, str) and parse_traceparent(span) is not None:
+            request.headers["traceparent"] = span
 
 
 class _TokenMemory:

@@ -14,9 +14,13 @@ from opentelemetry.trace import SpanContext
 
 from rath import flow
 from rath.flow import Agent, Workflow
+from rath.mcp import MCPClient
+from rath.serving import ServerOptions, TokenFile, asgi
 from rath.session import Session
+from rath.session.persistence.store import FileStore
 from rath.session.traces import Span, export_spans, spans_of, trace_runs, traceparent
 from rath.testing import ScriptedClient, tool_call
+from tests.support.serving import listening
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import wait_until
 
@@ -181,6 +185,30 @@ def test_a_tool_names_its_span_to_others() -> None:
         f"00-{own(call).trace_id:032x}-{own(call).span_id:016x}-01",
         None,  # no spans are exported
     ]
+
+
+def test_a_tool_server_over_http_reads_the_span_in_a_header(tmp_path: Path) -> None:
+    seen: list[str] = []
+    options = ServerOptions(
+        tokens=TokenFile(tmp_path / "tokens.json"),
+        store=FileStore(tmp_path),
+        openai=False,
+        a2a=False,
+    )
+    app = asgi({"helper": agent("helped")}, options)
+
+    async def note_header(scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers", ()))
+        if b"traceparent" in headers:
+            seen.append(headers[b"traceparent"].decode())
+        await app(scope, receive, send)
+
+    with listening(note_header) as url, MCPClient(f"{url}/mcp/helper") as server:
+        ask = FunctionTool("ask", lambda *_: str(server.call_tool("helper", {"message": "hi"})))
+        with trace_runs(Nothing()):
+            out = run([tool_call("ask", {}), "done"], ask).synchronize()
+    (call,) = [span for span in exported(spans_of(out)) if span.name == "execute_tool ask"]
+    assert seen == [f"00-{own(call).trace_id:032x}-{own(call).span_id:016x}-01"]
 
 
 class Nothing(SpanProcessor):
