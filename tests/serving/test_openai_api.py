@@ -402,6 +402,16 @@ def test_a_principal_with_a_rate_is_told_when_to_come_back(serve: Serve) -> None
     assert int(caught.value.response.headers["retry-after"]) > 0
 
 
+def test_one_run_at_a_time_is_free_again_once_its_end_is_told(serve: Serve) -> None:
+    server = serve(agent(*[echo] * 40))
+    token = server.tokens.add(Principal(name="me", max_runs=1))
+    with server.client(token) as client:
+        for number in range(20):
+            messages = user(str(number))
+            client.chat.completions.create(model="team", messages=messages)
+            list(client.chat.completions.create(model="team", messages=messages, stream=True))
+
+
 def test_embeddings_come_from_the_model_of_the_server(serve: Serve) -> None:
     def reply(request: CapturedRequest) -> Reply:
         return embeddings(*([1.0, float(len(text))] for text in request.json()["input"]))

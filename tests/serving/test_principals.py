@@ -83,7 +83,7 @@ def test_runs_in_flight_are_counted(tmp_path: Path) -> None:
     limits.begin_run(one)
     with pytest.raises(LimitReached, match="1 runs in flight"):
         limits.begin_run(one)
-    limits.end_run(one)
+    limits.end_run("one")
     limits.begin_run(one)
 
 

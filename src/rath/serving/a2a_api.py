@@ -276,7 +276,7 @@ class WorkflowExecutor(AgentExecutor):
     async def _publish(self, run: ServedRun, updater: TaskUpdater) -> None:
         session, is_later = run.session, False
         try:
-            async for text in stream_text(session, run.first_row):
+            async for text in stream_text(run):
                 part = new_text_part(text)
                 await updater.add_artifact([part], ANSWER, name=ANSWER, append=is_later)
                 is_later = True

@@ -113,7 +113,7 @@ class Background:
                 progress=False,
             )
         except BaseException:
-            runs.limits.end_run(principal)
+            runs.limits.end_run(principal.name)
             raise
         self._jobs[job.id] = job
         watch = partial(self._watch, principal, job)
@@ -127,7 +127,7 @@ class Background:
         if len(self._jobs) > MAX_ENDED_JOBS:
             self._jobs.pop(job.id, None)  # read from its store from now on
         limits = self._runs.limits
-        limits.end_run(principal)
+        limits.end_run(principal.name)
         if principal.usd_per_day is not None:
             limits.note_usd(principal, job.report().usd)
             await runtime().call_in_worker(partial(limits.write_spending, principal))

@@ -76,7 +76,7 @@ class LimitedCalls(Calls):
         try:
             return await super().call(arguments, tell)
         finally:
-            self._limits.end_run(self._principal)
+            self._limits.end_run(self._principal.name)
             if self._principal.usd_per_day is not None:
                 await in_worker(partial(self._limits.write_spending, self._principal))
 

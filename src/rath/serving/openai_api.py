@@ -205,7 +205,7 @@ class OpenAIRoutes:
         if after == 0:
             yield _event(wire.chat_chunk(head, {"role": "assistant", "content": ""}), "0")
         try:
-            async for text in stream_text(session, run.first_row):
+            async for text in stream_text(run):
                 new, n_chars = text[max(0, after - n_chars) :], n_chars + len(text)
                 if new:
                     yield _event(wire.chat_chunk(head, {"content": new}), str(n_chars))
@@ -344,7 +344,7 @@ class OpenAIRoutes:
                 yield _numbered(opened, number)
         told = max(0, after - FIRST_SEQUENCE + 1)
         try:
-            async for text in stream_text(session, run.first_row):
+            async for text in stream_text(run):
                 new, n_chars = text[max(0, told - n_chars) :], n_chars + len(text)
                 if new:
                     delta = {"type": "response.output_text.delta", **place, "delta": new}

@@ -259,14 +259,15 @@ class Limits:
             if principal.max_runs is not None and use.n_runs >= principal.max_runs:
                 raise LimitReached(
                     f"{principal.name!r} may have {principal.max_runs} runs in flight; wait until "
-                    "one has ended"
+                    "one has ended",
+                    1.0,
                 )
             use.n_runs += 1
 
-    def end_run(self, principal: Principal) -> None:
-        """Count a run that has ended."""
+    def end_run(self, name: str) -> None:
+        """Count a run of a principal that has ended."""
         with self._lock:
-            self._uses[principal.name].n_runs -= 1
+            self._uses[name].n_runs -= 1
 
     def note_entry(self, principal: Principal, entry: Entry) -> None:
         """Count what a model call cost."""

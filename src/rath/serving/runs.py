@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import field
@@ -129,6 +130,8 @@ class ServedRun:
 
         self._call = RunningCall()
         self._n_readers = 0
+        self._on_end: Callable[[], None] | None = None
+        self._lock = threading.Lock()
 
     @property
     def session(self) -> Session:
@@ -155,6 +158,21 @@ class ServedRun:
             return await self.session
         except Exception as exc:
             raise RunFailed(_problem_of(exc)) from exc
+        finally:
+            self.note_end()
+
+    def when_ended(self, on_end: Callable[[], None]) -> None:
+        """Have a function called once when the run has ended, before its client is told so."""
+        self._on_end = on_end
+
+    def note_end(self) -> None:
+        """Note that the run has ended, if it has."""
+        if self.session.is_pending:
+            return
+        with self._lock:
+            on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
 
     @contextlib.contextmanager
     def reading(self, grace: float | None) -> Generator[None]:
@@ -319,8 +337,13 @@ class Runs:
             raise RunFailed(_problem_of(exc)) from exc
         finally:
             if not is_begun:
-                self.limits.end_run(request.principal)
+                self.limits.end_run(request.principal.name)
+        run.when_ended(partial(self._note_end, key))
         runtime().submit(partial(self._watch, run), label=f"a run of {key[0]}", at_exit="leave")
+
+    def _note_end(self, key: tuple[str, UUID]) -> None:
+        self._running.pop(key, None)
+        self.limits.end_run(key[0])
 
     async def _watch(self, run: ServedRun) -> None:
         """Note the end of a run; on the runtime thread."""
@@ -332,8 +355,7 @@ class Runs:
             except TimeoutError:
                 if run.session.is_pending:
                     await run.end_now()
-        self._running.pop((principal.name, run.session.id), None)
-        self.limits.end_run(principal)
+        run.note_end()
         if principal.usd_per_day is not None:
             await runtime().call_in_worker(partial(self.limits.write_spending, principal))
 
@@ -427,16 +449,13 @@ def client_calls(session: Session) -> list[OpenCall]:
     return [call for call in session.open_calls if call.question == CLIENT_TOOL_QUESTION]
 
 
-async def stream_text(session: Session, first_row: int) -> AsyncGenerator[str]:
+async def stream_text(run: ServedRun) -> AsyncGenerator[str]:
     """Yield the text of a run as it comes: its answers, a blank line between two.
-
-    Args:
-        session: What the run makes.
-        first_row: Index of the first row that it makes.
 
     Raises:
         RunFailed: The run failed.
     """
+    session, first_row = run.session, run.first_row
     n_rows, is_later, part = 0, False, ""
     try:
         async for event in session.stream():
@@ -459,6 +478,8 @@ async def stream_text(session: Session, first_row: int) -> AsyncGenerator[str]:
                 is_later = True
     except Exception as exc:
         raise RunFailed(_problem_of(exc)) from exc
+    finally:
+        run.note_end()
 
 
 def _is_born_in(row: ChunkRow, session: Session) -> bool:
