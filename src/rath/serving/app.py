@@ -127,8 +127,10 @@ def asgi(
         background = Background(runs, chosen.engine)
         routes += OpenAIRoutes(runs, background, chosen).routes()
     if chosen.a2a:
-        from rath.serving.a2a_api import a2a_routes  # noqa: PLC0415  # a protocol of its own
-
+        try:
+            from rath.serving.a2a_api import a2a_routes  # noqa: PLC0415  # a protocol of its own
+        except ImportError as exc:
+            raise MissingExtra("serve", "A2A") from exc
         routes += a2a_routes(runs, chosen)
     if chosen.mcp:
         from rath.serving.mcp_api import mcp_routes  # noqa: PLC0415  # as above
