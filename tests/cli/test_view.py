@@ -73,6 +73,14 @@ def test_the_page_is_opened_where_that_is_asked_for(
     assert opened == [(project / "page.html").as_uri()]
 
 
+def test_the_profile_is_written_beside_the_page(rath: Rath, project: Path) -> None:
+    out = run(["done"], persist=True).synchronize()
+    rath("view", str(out.id), "-o", "p.html", "--profile", ends=0)
+    assert 'data-profile="p.profile.html"' in (project / "p.html").read_text()
+    assert "Profile of session" in (project / "p.profile.html").read_text()
+    rath("view", str(out.id), "--live", "--profile", ends=2, err="--live has no profile")
+
+
 def test_live_and_a_file_exclude_each_other(rath: Rath) -> None:
     assert rath("view", str(stored().id), "--live", "-o", "page.html").exit_code == 2
 

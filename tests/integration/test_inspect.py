@@ -94,11 +94,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_inspect_reads_the_log(told: Any) -> None:
     assert told["status"] == "success"
-    assert sorted(map(tuple, told["samples"]), key=lambda each: (each[1], each[0])) == [
-        ("7", 1, {"match": 0, "includes": 0}),
-        ("a", 1, {"match": 1, "includes": 1}),
-        ("7", 2, {"match": 1, "includes": 1}),
-        ("a", 2, {"match": 1, "includes": 1}),
+    samples: list[list[Any]] = told["samples"]
+    assert sorted(samples, key=lambda each: (each[1], each[0])) == [
+        ["7", 1, {"match": 0, "includes": 0}],
+        ["a", 1, {"match": 1, "includes": 1}],
+        ["7", 2, {"match": 1, "includes": 1}],
+        ["a", 2, {"match": 1, "includes": 1}],
     ]
     assert told["metrics"] == {"match": 0.75, "includes": 0.75}
     assert told["messages"] == ["ChatMessageUser", "ChatMessageAssistant"]

@@ -33,17 +33,11 @@ def exact(item: Any, session: Session) -> tuple[float, str]:
 def test_the_embedded_model_searches_and_asks_nothing_twice(
     embedded: Provider, tmp_path: Path
 ) -> None:
-    agent = flow.Agent(rath.Prompt(START), embedded, system_tools=False)
-    asked: list[str] = []
-
-    def metric(item: Any, session: Session) -> tuple[float, str]:
-        asked.append(item["input"])
-        return exact(item, session)
-
     def search() -> GEPA:
+        agent = flow.Agent(rath.Prompt(START), embedded, system_tools=False)
         return GEPA(
             agent.parameters(),
-            metric,
+            exact,
             reflection=embedded,
             max_metric_calls=60,
             job="capitals",

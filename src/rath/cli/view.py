@@ -5,12 +5,14 @@ from __future__ import annotations
 import webbrowser
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from rath._core.text import short_id
 from rath.cli.stores import SessionText, StoreUrl, load_sessions, session_id_of, use_store
 from rath.cli.terminal import CommandError, Misuse, note, say
+from rath.profiler import profile_sessions
 from rath.session.view import PageLimits, write_page
 from rath.session.view.page import Feed, LiveServer
 
@@ -34,6 +36,10 @@ def view(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="With --live; 0 for any that is free.")
     ] = 0,
+    with_profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Write its profile with a flame view as well, and link it."),
+    ] = False,
     max_chars: Annotated[
         int, typer.Option("--max-chars", min=1, help="Show so much of one text.")
     ] = PageLimits().max_chars,
@@ -44,6 +50,8 @@ def view(
     if live:
         if output is not None:
             raise Misuse("--live writes no file; leave --output out")
+        if with_profile:
+            raise Misuse("--live has no profile; leave --profile out, or write a file")
         with use_store(store) as opened:
             ident = session_id_of(session, opened)
             other = None if compare is None else session_id_of(compare, opened)
@@ -54,8 +62,18 @@ def view(
     texts = (session,) if compare is None else (session, compare)
     with load_sessions(*texts, store=store) as (page, *others):
         target = output or Path(f"session-{short_id(page.id)}.html")
+        flame = target.with_suffix(".profile.html")
         try:
-            write_page(page, target, compare=others[0] if others else None, limits=limits)
+            if with_profile:
+                title = f"Profile of session {short_id(page.id)}"
+                profile_sessions([page]).export_html(flame, title=title)
+            write_page(
+                page,
+                target,
+                compare=others[0] if others else None,
+                limits=limits,
+                profile=quote(flame.name) if with_profile else "",
+            )
         except OSError as exc:
             raise CommandError(f"{target} cannot be written: {exc.strerror}") from exc
     say(str(target))

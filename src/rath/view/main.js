@@ -32,7 +32,8 @@ class Page {
     const button = (text, name, onclick) => h("button", { type: "button", title: name, "aria-label": name, onclick }, text);
     this.name = h("h1", null);
     this.status = h("span", { class: "status" });
-    const tools = h("div", { class: "tools" }, button("◐", "Light or dark (t)", () => this.theme()), button("?", "Keys (?)", () => this.help.showModal()));
+    const { profile } = document.body.dataset;
+    const tools = h("div", { class: "tools" }, profile ? h("a", { href: profile, title: "Where time, tokens and money went" }, "Profile") : null, button("◐", "Light or dark (t)", () => this.theme()), button("?", "Keys (?)", () => this.help.showModal()));
     this.head = h("div", { class: "rows-head" });
     const rows = h("section", { class: "pane rows", "aria-label": "Rows" }, this.head, this.list.view);
     const tabs = h("div", { class: "tabs", role: "group", "aria-label": "Panes" }, [["lineage", "Lineage"], ["rows", "Rows"], ["evidence", "Evidence"]].map(([pane, name]) => h("button", { type: "button", "data-pane": pane, onclick: () => this.pane(pane) }, name)));

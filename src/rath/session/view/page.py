@@ -46,6 +46,7 @@ def write_page(
     compare: Session | None = None,
     others: Sequence[Session] = (),
     limits: PageLimits | None = None,
+    profile: str = "",
 ) -> Path:
     """Write one HTML file that shows a session and all that it came from; never waits for a run.
 
@@ -58,6 +59,8 @@ def write_page(
         compare: A second one, shown beside it from where the two part.
         others: More sessions of the lineage, such as branches that were not merged.
         limits: How much is shown of what is long.
+        profile: Address of a page with the profile of the session, to which the page links; ""
+            for none.
 
     Returns:
         The path of the file.
@@ -71,11 +74,13 @@ def write_page(
     encoder = PageEncoder(limits or PageLimits())
     data = encoder.encode(nodes_of([*heads, *(each.as_parent() for each in others)]))
     target = Path(path)
-    atomic_write_text(target, page_html(data, heads, title=_title(session)))
+    atomic_write_text(target, page_html(data, heads, title=_title(session), profile=profile))
     return target
 
 
-def page_html(data: str, heads: Sequence[Edge], *, title: str, events: str = "") -> str:
+def page_html(
+    data: str, heads: Sequence[Edge], *, title: str, events: str = "", profile: str = ""
+) -> str:
     """Return the page.
 
     Args:
@@ -83,11 +88,13 @@ def page_html(data: str, heads: Sequence[Edge], *, title: str, events: str = "")
         heads: The session to show, and the one to compare it with, if there is one.
         title: Of the document.
         events: Where the page hears of what is new, on the server that it came from; "" for never.
+        profile: Address of a page with a profile, to which the page links; "" for none.
     """
     parts = {
         "title": html.escape(valid_unicode(title)),
         "head": html.escape(" ".join(str(head.id) for head in heads)),
         "events": html.escape(events),
+        "profile": html.escape(profile),
         "data": harmless(data),
     }
     return document("page.html", STYLES, SCRIPTS, parts, connects=bool(events))

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from rath import profiler
 from rath.flow import Agent, Workflow
 from rath.session import Session
+from rath.session.view import write_page
 from rath.testing import ScriptedClient, tool_call
 from tests.session.view.browser.conftest import Open
 from tests.support.sessions import FunctionTool
@@ -50,3 +51,14 @@ def test_boxes_nest_and_one_is_shown_alone(open_page: Open, tmp_path: Path) -> N
     expect(boxes).to_have_count(len(made.events()))
     assert seen.complaints == []
     assert [each for each in seen.asked if not each.startswith(("file:", "data:"))] == []
+
+
+def test_the_page_of_a_session_leads_to_its_profile(open_page: Open, tmp_path: Path) -> None:
+    session = team()
+    flame = tmp_path / "a b.profile.html"
+    profiler.profile_sessions([session]).export_html(flame, title="Its profile")
+    target = write_page(session, tmp_path / "a b.html", profile="a%20b.profile.html")
+    page, seen = open_page(target)
+    page.get_by_role("link", name="Profile").click()
+    expect(page.locator("h1")).to_have_text("Its profile")
+    assert seen.complaints == []
