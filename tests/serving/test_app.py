@@ -289,13 +289,14 @@ def test_without_tokens_this_machine_alone_gets_in(tmp_path: Path) -> None:
     options = ServerOptions(tokens=TokenFile(tmp_path / "tokens.json"))
     app = asgi({"team": Agent("x", ScriptedClient(["?"]).provider)}, options)
 
-    async def ask(client: str) -> int:
+    async def ask(client: str, **headers: str) -> int:
         transport = httpx2.ASGITransport(app, client=(client, 1))
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-            return (await http.get("/v1/models")).status_code
+            return (await http.get("/v1/models", headers=headers)).status_code
 
     assert asyncio.run(ask("127.0.0.1")) == 200
     assert asyncio.run(ask("192.0.2.1")) == 401
+    assert asyncio.run(ask("127.0.0.1", Forwarded="for=192.0.2.1")) == 401
 
 
 @pytest.mark.parametrize("served", [{}, "x", {"a": 1}, Agent("x", ScriptedClient(["?"]).provider)])

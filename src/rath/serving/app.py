@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 NOBODY = Principal(name="local")
 """Who calls from this machine while there are no tokens."""
 
+FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
+"""Headers by which a proxy says for whom it asks."""
+
 MAX_HEADER_BYTES = 32 * 1024
 HEADER_SECONDS = 20.0
 """How long a client may take from its connection to the end of its first header."""
@@ -120,7 +123,13 @@ def asgi(
     chosen = options or ServerOptions()
     workflows = _named(workflow)
     limits = Limits(chosen.tokens.path.with_name("spending.db"))
-    runs = Runs(workflows, limits, store=chosen.store, run_seconds=chosen.run_seconds)
+    runs = Runs(
+        workflows,
+        limits,
+        store=chosen.store,
+        run_seconds=chosen.run_seconds,
+        max_message_chars=chosen.max_message_chars,
+    )
     routes: list[BaseRoute] = []
     starts: list[Callable[[], Any]] = []
     if chosen.openai:
@@ -297,6 +306,9 @@ def _headers(scope: Scope, name: bytes) -> list[bytes]:
 
 
 def _is_local(scope: Scope) -> bool:
+    """Tell whether a request comes from this machine, and not through a proxy on it."""
+    if any(_headers(scope, name) for name in FORWARDED):
+        return False
     client = scope.get("client")
     if client is None:  # a socket in the file system, or a test
         return True

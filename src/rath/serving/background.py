@@ -54,6 +54,7 @@ class Background:
             UnknownSession: It has no such session to go on from.
             Conflict: That session cannot go on.
         """
+        self._runs.check_size(request)
         number = uuid4()
         await in_worker(partial(self._start, request, number))
         return number

@@ -25,6 +25,7 @@ from rath.serving.background import Background
 from rath.serving.principals import LimitReached, Principal
 from rath.serving.runs import (
     Conflict,
+    MessageTooLong,
     RunFailed,
     RunRequest,
     Runs,
@@ -260,7 +261,6 @@ class OpenAIRoutes:
             tools=wire.response_tools(asked),
             streaming=bool(asked.stream),
         )
-        self._check_size(wanted)
         if asked.background:
             number = await self._background.start(wanted)
             return JSONResponse(
@@ -407,18 +407,7 @@ class OpenAIRoutes:
 
     # Runs
 
-    def _check_size(self, wanted: RunRequest) -> None:
-        n_chars = sum(len(getattr(row.content, "text", "") or "") for row in wanted.rows)
-        if n_chars > self._options.max_message_chars:
-            raise wire.WireError(
-                f"the messages have {n_chars} characters, and at most "
-                f"{self._options.max_message_chars} are read",
-                status=413,
-                code="context_length_exceeded",
-            )
-
     async def _start(self, request: Request, wanted: RunRequest) -> ServedRun:
-        self._check_size(wanted)
         return await _until_disconnect(request, self._runs.start(wanted))
 
     async def _wait(self, request: Request, run: ServedRun) -> None:
@@ -471,6 +460,8 @@ async def _answer_errors(handler: Handler, request: Request) -> Response:
         error = exc
     except UnknownSession:
         error = wire.not_found(str(request.path_params.get("id", "of that id")))
+    except MessageTooLong as exc:
+        error = wire.WireError(str(exc), status=413, code="context_length_exceeded")
     except Conflict as exc:
         error = wire.WireError(str(exc), code="conflict")
     except LimitReached as exc:

@@ -49,6 +49,10 @@ class Conflict(Exception):
     """A session cannot go on like this; the text says why and what can be done."""
 
 
+class MessageTooLong(Conflict):
+    """What a principal says is longer than what is read."""
+
+
 class RunFailed(Exception):
     """A run raised; the cause is what it raised."""
 
@@ -242,6 +246,7 @@ class Runs:
         limits: Of its principals.
         store: Where sessions are stored; the store of the home by default.
         run_seconds: How long a run may take; it is cancelled then. None for no limit.
+        max_message_chars: Most characters of what is said with a request; None for any number.
     """
 
     def __init__(
@@ -251,7 +256,9 @@ class Runs:
         *,
         store: SessionStore | None = None,
         run_seconds: float | None = None,
+        max_message_chars: int | None = None,
     ) -> None:
+        self._max_message_chars = max_message_chars
         self._run_seconds = run_seconds
         self.workflows = dict(workflows)
         self.limits = limits
@@ -277,6 +284,7 @@ class Runs:
             LimitReached: The principal has used up a limit.
             RunFailed: The workflow raised before there was a session.
         """
+        self.check_size(request)
         run = ServedRun(request)
         self._starting.add(run)
         begun = asyncio.ensure_future(in_worker(partial(self._begin, run)))
@@ -290,6 +298,19 @@ class Runs:
         finally:
             self._starting.discard(run)
         return run
+
+    def check_size(self, request: RunRequest) -> None:
+        """Refuse what is too long.
+
+        Raises:
+            MessageTooLong: It is.
+        """
+        most = self._max_message_chars
+        n_chars = sum(len(getattr(row.content, "text", "") or "") for row in request.rows)
+        if most is not None and n_chars > most:
+            raise MessageTooLong(
+                f"the messages have {n_chars} characters, and at most {most} are read"
+            )
 
     def find_running(self, principal: Principal, session_id: UUID) -> ServedRun | None:
         """Return the run that makes a session of a principal now, if there is one."""
