@@ -155,7 +155,8 @@ def test_a_job_that_is_cancelled_anywhere_goes_on(
 def kill_and_go_on(job: Killed, n_events: int, point: int) -> None:
     """Kill a driver whose items are carried out elsewhere: at its own events, and at theirs."""
     if point % 2:
-        job.kill_at_event(share(point, n_events - 5, N_REMOTE_POINTS))
+        # What comes together is one event, so that a run on a busy machine has fewer of them.
+        job.kill_at_event(share(point, n_events // 2, N_REMOTE_POINTS))
     else:
         job.kill_at_call(share(point, CALLS_OF_ITEM * N_ITEMS, N_REMOTE_POINTS))
     job.assert_goes_on()
