@@ -120,3 +120,34 @@ def test_a_page_shows_an_evaluation_beside_another(tmp_path: Path, store: str) -
     unwritable = run(*options, "--html", str(tmp_path / "no" / "page.html"))
     assert (unwritable.exit_code, "cannot be written" in unwritable.output) == (1, True)
     assert run(*options).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("last_line", "problem"),
+    [
+        ("agent = flow.Agent('p', ScriptedClient([]).provider, system_tools=False)", "2 runs have"),
+        ("scorers = [Exact(), lambda row, session: 1 / (row.key == 'fr')]", "raised 1 time"),
+    ],
+    ids=["runs", "scorers"],
+)
+@pytest.mark.parametrize("gate", ["min_score=0", "max_regression=1"])
+def test_no_gate_holds_where_scores_are_missing(
+    tmp_path: Path, store: str, last_line: str, problem: str, gate: str
+) -> None:
+    whole = write_suite(tmp_path, f"a_{tmp_path.name}", "Paris", "Tokyo")
+    run(whole, "--job", "a", "--store", store)
+    file = Path(write_suite(tmp_path, f"b_{tmp_path.name}", "Paris", "Tokyo"))
+    lines = f"scorers = Exact()\n{last_line}\nsuite = Suite(agent, rows, scorers)\n"
+    file.write_text(file.read_text() + lines)
+    options = ("--job", "b", "--baseline", "a", "--store", store)
+    done = run(str(file), *options, "--gate", gate)
+    assert done.exit_code == 1
+    assert problem in done.stderr
+    assert run("--job", "b", *options[2:]).exit_code == 0, "without a gate it is only shown"
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path: Path, store: str) -> None:
+    file = write_suite(tmp_path, "suite_log", "Paris", "Tokyo")
+    done = run(file, "--job", "a", "--store", store, "--inspect", str(tmp_path / "no" / "a.eval"))
+    assert done.exit_code == 1
+    assert "a.eval' cannot be written: No such file" in done.stderr

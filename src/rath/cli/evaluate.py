@@ -81,15 +81,20 @@ def run_evaluation(
             with program_errors(file):
                 done = suite.run(job=job, store=store, engine=engine)
         if inspect is not None:
-            with misuse_on(ValueError):
-                export_inspect(done, inspect)
+            try:
+                with misuse_on(ValueError):
+                    export_inspect(done, inspect)
+            except OSError as exc:
+                raise CommandError(f"{str(inspect)!r} cannot be written: {exc.strerror}") from exc
         before = None if baseline is None else load_evaluation(baseline, store)
         if html is not None:
             others = [load_evaluation(each, store) for each in beside or ()]
             try:
                 write_page(done, html, [*others, *([] if before is None else [before])])
             except OSError as exc:
-                raise CommandError(f"the page {str(html)!r} cannot be written: {exc}") from exc
+                raise CommandError(
+                    f"the page {str(html)!r} cannot be written: {exc.strerror}"
+                ) from exc
     changes = () if before is None else done.compare(before)
     report = done.report()
     problems = _problems(report, changes, gates)
@@ -135,8 +140,16 @@ def _suite(file: str) -> Suite:
 def _problems(
     report: Report, changes: tuple[Comparison, ...], gates: dict[str, float]
 ) -> list[str]:
-    """Return which gates do not hold, in words."""
+    """Return which gates do not hold, in words; none holds where scores are missing."""
     problems: list[str] = []
+    if gates and report.n_failed:
+        problems.append(f"{report.n_failed} of {report.n_runs} runs have failed")
+    if gates:
+        problems += [
+            f"{each.scorer} raised {each.n_errors} times instead of giving a score"
+            for each in report.scores
+            if each.n_errors
+        ]
     most = gates.get("max_regression")
     if most is not None:
         compared = {each.scorer for each in changes}
