@@ -230,6 +230,38 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path) -> None:
         ev.read_dataset(3)  # type: ignore[arg-type]  # the point of the test
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "problem"),
+    [
+        ("a.csv", b'id,input\n1,"a\n2,b\n', "after line 1: no CSV: unexpected end of data"),
+        ("b.csv", b"id,input\n1,a\n2,b,c\n", "line 3: more cells than the first line"),
+        ("c.csv", b"id,input\n1,caf\xe9\n", "c.csv is no UTF-8"),
+        ("d.jsonl", b"\xff", "d.jsonl is no UTF-8"),
+        ("e.jsonl", b"[" * 100_000, "line 1: no JSON"),
+    ],
+)
+def test_a_file_that_is_no_dataset_is_refused(
+    tmp_path: Path, name: str, data: bytes, problem: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=problem):
+        ev.read_dataset(path)
+
+
+def test_a_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    text = '\ufeffid,input,expected\r\nfr,"He said ""hi"",\r\nand left",a\r\n'
+    path.write_bytes(text.encode())
+    (row,) = ev.read_dataset(path)
+    assert (row.key, row.input, row.expected) == ("fr", 'He said "hi",\r\nand left', "a")
+    lines = tmp_path / "rows.jsonl"
+    lines.write_bytes('\ufeff{"input": "x"}\n'.encode())
+    assert ev.read_dataset(lines)[0].input == "x"
+    with pytest.raises(TypeError, match="tags of row 0 must be texts, not 5"):
+        ev.read_dataset([{"input": "x", "tags": 5}])
+
+
 def test_an_evaluation_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="no job 'nothing'"):
         ev.load_evaluation("nothing", f"files://{tmp_path}")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -33,6 +34,8 @@ Dataset: TypeAlias = Iterable[Any] | str | os.PathLike[str] | HasCases
 _INPUT = ("input", "inputs", "question", "prompt")
 _EXPECTED = ("expected", "expected_output", "target", "answer")
 _KEY = ("key", "id", "name")
+_REST = "\0more"
+"""Under which a row of CSV has the cells that no name stands above; no file has it as a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +107,43 @@ def _file_rows(path: Path) -> list[Any]:
     """Return the rows of a JSONL or CSV file.
 
     Raises:
-        ValueError: It is of another kind, or a line is no JSON object.
+        ValueError: It is of another kind, no UTF-8, a line of JSONL is no JSON object, or a CSV
+            file has a quote that does not end, or a row with more cells than its first line.
     """
-    if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    if path.suffix != ".jsonl":
+    if path.suffix not in (".csv", ".jsonl"):
         raise ValueError(f"{path} is no dataset: expected a file that ends in .jsonl or .csv")
+    try:
+        # Spreadsheets put a mark of the byte order in front.
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise ValueError(f"{path} is no UTF-8: {exc}; save it with that encoding") from None
+    return _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(path, text)
+
+
+def _csv_rows(path: Path, text: str) -> list[Any]:
+    reader = csv.DictReader(StringIO(text, newline=""), restkey=_REST, strict=True)
     rows: list[Any] = []
-    for number, line in enumerate(path.read_text("utf-8").split("\n"), start=1):
+    try:
+        for row in reader:
+            if _REST in row:
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: more cells than the first line has names; "
+                    "quote a cell that has a comma in it"
+                )
+            rows.append(row)
+    except csv.Error as exc:
+        raise ValueError(f"{path}, after line {reader.line_num}: no CSV: {exc}") from None
+    return rows
+
+
+def _json_rows(path: Path, text: str) -> list[Any]:
+    rows: list[Any] = []
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise ValueError(f"{path}, line {number}: no JSON: {exc}") from None
         if not isinstance(row, dict):
             raise ValueError(  # noqa: TRY004  # of the file
@@ -140,6 +166,8 @@ def _example(index: int, row: Any) -> Example:
     is_bare = isinstance(row, str | Session)
     key = None if is_bare else _first(row, _KEY)
     tags: object = None if is_bare else member_of(row, "tags")
+    if not isinstance(tags, str | Iterable | None):
+        raise TypeError(f"tags of row {index} must be texts, not {tags!r:.80}")
     listed = [tags] if isinstance(tags, str) else cast("Iterable[object]", tags or ())
     return Example(
         key=str(index if key in (None, "") else key),
