@@ -186,6 +186,8 @@ def test_a_file_gives_the_state_back(tmp_path: Path) -> None:
     assert rath.load(rath.save(team.state_dict(), path)) == team.state_dict()
     with pytest.raises(TypeError, match="plain JSON"):
         rath.save({"a": object()}, path)
+    with pytest.raises(TypeError, match="plain JSON"):
+        rath.save({"a": float("nan")}, path)
     with pytest.raises(TypeError, match="workflow"):
         rath.save(3, path)  # type: ignore[arg-type]  # the point of the test
     assert rath.load(path) == team.state_dict(), "a refused state leaves the file as it was"
@@ -198,6 +200,7 @@ def test_a_file_gives_the_state_back(tmp_path: Path) -> None:
         ("[]", "no saved state"),
         ('{"format": "rath-state", "version": 9, "state": {}}', "version 9"),
         ('{"format": "rath-state", "version": 1, "digest": "0", "state": {}}', "was changed"),
+        ('{"format": "rath-state", "version": 1, "state": {"a": NaN}}', "no saved state"),
     ],
 )
 def test_a_file_that_is_no_state_is_refused(tmp_path: Path, content: str, problem: str) -> None:

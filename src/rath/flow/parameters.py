@@ -311,7 +311,11 @@ def load(path: str | os.PathLike[str]) -> StateDict:
             f"{source} has version {found.get('version')!r}, and this rath reads {VERSION}; "
             "upgrade openrath"
         )
-    if found.get("digest") != _digest(cast("StateDict", state)):
+    try:
+        digest = _digest(cast("StateDict", state))
+    except ValueError as exc:
+        raise StateFileError(f"{source} is no saved state: {exc}") from None
+    if found.get("digest") != digest:
         raise StateFileError(
             f"{source} was changed since it was saved: its digest is of another state; load it "
             "with json.load(...)['state'] if the change is yours"
@@ -320,7 +324,9 @@ def load(path: str | os.PathLike[str]) -> StateDict:
 
 
 def _digest(state: StateDict) -> str:
-    text = json.dumps(state, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(
+        state, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
