@@ -138,7 +138,10 @@ def _answers(
         }
         if session is not None:
             answer["rows"] = _rows(session, limits)
-            answer["history"] = [_verdict(each, limits) for each in scores_in(session)]
+            answer["history"] = [
+                *(_verdict(each, limits) for each in scores_in(session)),
+                *(_score(each, limits) for each in of_run if each.error is not None),
+            ]
             answer["question"] = _question(answer["rows"])
         made.append(answer)
     return made
