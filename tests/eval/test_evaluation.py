@@ -168,6 +168,7 @@ class Case:
 
     def __init__(self, name: str, inputs: Any, expected_output: Any) -> None:
         self.name, self.inputs, self.expected_output = name, inputs, expected_output
+        self.evaluators: list[Any] = []
         self.metadata = None
 
 
@@ -180,7 +181,7 @@ class Cases:
 
     def __init__(self) -> None:
         self.cases = [Case("fr", "France", "Paris")]
-        self.evaluators = [self.Equal()]
+        self.evaluators: list[Any] = [self.Equal()]
 
 
 def test_rows_of_many_kinds_are_examples(tmp_path: Path) -> None:
@@ -200,6 +201,50 @@ def test_rows_of_many_kinds_are_examples(tmp_path: Path) -> None:
 
 def test_a_dataset_brings_its_evaluators(tmp_path: Path) -> None:
     assert means(World(tmp_path).evaluate([], Cases())) == {"Equal": 1.0}
+
+
+class Holds:
+    """An evaluator with a setting, as those of pydantic-evals are."""
+
+    def __init__(self, text: str, evaluation_name: str | None = None) -> None:
+        self.text, self.evaluation_name = text, evaluation_name
+
+    def evaluate(self, ctx: Any) -> bool:
+        return self.text in ctx.output
+
+    def __repr__(self) -> str:
+        return f"Holds({self.text!r})"
+
+
+def test_cases_bring_evaluators_of_their_own(tmp_path: Path) -> None:
+    cases = Cases()
+    cases.cases = [Case("fr", "France", "Paris"), Case("jp", "Japan", "Tokyo")]
+    cases.cases[0].evaluators = [Holds("x"), Holds("P", "initial")]
+    cases.cases[1].evaluators = [Holds("y"), Holds("T", "initial")]
+    cases.evaluators = [Holds("o"), Holds("a")]
+    done = World(tmp_path).evaluate([], cases)
+    assert {(each.key, each.scorer, each.value) for each in done.items} == {
+        ("fr", "Holds", 0.0),
+        ("jp", "Holds", 1.0),
+        ("fr", "Holds_2", 1.0),
+        ("jp", "Holds_2", 0.0),
+        ("fr", "Holds_3", 0.0),
+        ("jp", "Holds_3", 1.0),
+        ("fr", "initial", 1.0),
+        ("jp", "initial", 1.0),
+    }
+
+
+class TookTime:
+    """An evaluator that asks how long the run took, and gives several results."""
+
+    def evaluate(self, ctx: Any) -> dict[str, object]:
+        return {"took": ctx.duration > 0, "half": {"value": 0.5, "reason": "why"}, "kind": "short"}
+
+
+def test_several_results_of_an_evaluator_are_their_mean(tmp_path: Path) -> None:
+    (item,) = World(tmp_path).evaluate(TookTime(), ROWS[:1]).items
+    assert (item.value, item.reasons) == (0.75, "took 1; half 0.5 why; kind: short")
 
 
 @pytest.mark.parametrize(
@@ -273,12 +318,12 @@ def test_rath_has_the_package() -> None:
 
 def test_a_stored_evaluation_knows_tags_and_expected_answers(tmp_path: Path) -> None:
     store = str(tmp_path)
-    rows = [{"input": "2+2?", "expected": 4, "tags": ["sum", "easy"]}, {"input": "Rain?"}]
+    rows = [{"input": "2+2?", "expected": 4, "tags": ["sum", "two\nlines"]}, {"input": "Rain?"}]
     agent = flow.Agent("p", ScriptedClient(["4", "wet"]).provider, system_tools=False)
     done = ev.evaluate(agent, rows, [ev.Contains("4")], job="known", store=store)
     again = ev.load_evaluation("known", store)
     assert {(each.tags, each.expected) for each in again.items} == {
-        (("sum", "easy"), "4"),
+        (("sum", "two\nlines"), "4"),
         ((), None),
     }
     assert again.report().scores == done.report().scores

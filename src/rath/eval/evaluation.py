@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from rath._core.dataclasses import dataclass
 from rath.errors import JobError, PersistenceError
 from rath.eval.dataset import Dataset, Example, read_dataset
 from rath.eval.report import Comparison, Report, ScoredItem, compare, summarize
-from rath.eval.scorers import Score, Scorer, ScorerLike, ScoringRun, as_scorer
+from rath.eval.scorers import Score, Scorer, ScorerLike, ScoringRun, as_scorer, scorers_of_dataset
 from rath.flow.workflow import Workflow
 from rath.jobs.engine import DEFAULT_CONCURRENCY, Engine, Rate
 from rath.jobs.job import map as map_items
@@ -135,7 +136,7 @@ def evaluate(
         JobError: The job was given up.
     """
     examples = read_dataset(dataset)
-    listed = _scorers(scorers, dataset)
+    listed = _scorers(scorers, dataset, examples)
     opened = open_store(store) if isinstance(store, str) else store or default_store()
     started = map_items(
         workflow,
@@ -221,7 +222,7 @@ def _first_session(example: Example) -> Session:
         lineage_operator=PLACE,
         lineage_kind=LineageKind.LEAF_USER,
         lineage_extras=(
-            *((("tags", "\n".join(example.tags)),) if example.tags else ()),
+            *((("tags", json.dumps(example.tags)),) if example.tags else ()),
             *((("expected", expected),) if expected is not None else ()),
         ),
     )
@@ -236,7 +237,7 @@ def _stored_example(store: SessionStore, run: UUID) -> tuple[tuple[str, ...], st
         return (), None  # removed since; the scores are known
     extras = dict(provenance.extras if provenance.operator == PLACE else ())
     tags, expected = extras.get("tags"), extras.get("expected")
-    return tuple(str(tags).split("\n")) if tags else (), None if expected is None else str(expected)
+    return tuple(json.loads(str(tags or "[]"))), None if expected is None else str(expected)
 
 
 def _first_of(pending: deque[Future[list[ScoredItem]]]) -> list[ScoredItem]:
@@ -245,7 +246,7 @@ def _first_of(pending: deque[Future[list[ScoredItem]]]) -> list[ScoredItem]:
     return future.result()
 
 
-def _scorers(given: object, dataset: object) -> list[Scorer]:
+def _scorers(given: object, dataset: object, examples: Sequence[Example]) -> list[Scorer]:
     """Return the scorers, those that the dataset brings with them.
 
     Raises:
@@ -253,8 +254,8 @@ def _scorers(given: object, dataset: object) -> list[Scorer]:
     """
     several = isinstance(given, Sequence) and not isinstance(given, str)
     listed: list[Any] = list(cast("Sequence[Any]", given)) if several else [given]
-    listed += getattr(dataset, "evaluators", None) or ()
     scorers = [as_scorer(each, default_name=f"scorer_{at}") for at, each in enumerate(listed)]
+    scorers += scorers_of_dataset(dataset, examples)
     if not scorers:
         raise ValueError("an evaluation needs a scorer, such as rath.eval.Exact()")
     names: set[str] = set()

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
 from typing import Any, ClassVar, TypeAlias, cast
@@ -21,12 +21,13 @@ from jsonschema.validators import validator_for
 from rath._core.dataclasses import dataclass
 from rath._core.options import origin_of
 from rath.data import member_of
-from rath.eval.dataset import Example
+from rath.eval.dataset import Example, HasCases
 from rath.flow.agent import Agent
 from rath.llm import Provider
 from rath.session import Session
 from rath.session.log.store import SessionStore
 from rath.session.record import Purpose
+from rath.session.timeline import intervals_of
 
 __all__ = [
     "Command",
@@ -40,6 +41,7 @@ __all__ = [
     "Scorer",
     "ScorerLike",
     "as_scorer",
+    "scorers_of_dataset",
 ]
 
 
@@ -416,20 +418,29 @@ class _EvaluatorContext:
 
 
 class EvaluatorScorer(Scorer):
-    """An evaluator of pydantic-evals."""
+    """An evaluator of pydantic-evals, or one of each case that has it for itself alone.
 
-    def __init__(self, evaluator: Any) -> None:
-        self.name = type(evaluator).__name__
-        self._evaluator: object = evaluator
+    Args:
+        name: Name of its column.
+        evaluators: By the key of the example; under None the one of all others.
+    """
+
+    def __init__(self, name: str, evaluators: Mapping[str | None, object]) -> None:
+        self.name = name
+        self._evaluators = evaluators
 
     def settings(self) -> str:
-        return repr(self._evaluator)
+        return "; ".join(sorted({repr(each) for each in self._evaluators.values()}))
 
     @property
     def judge(self) -> str:
-        return f"{origin_of(type(self._evaluator))} {self.settings()}"
+        kinds = {origin_of(type(each)) for each in self._evaluators.values()}
+        return f"{', '.join(sorted(kinds))} {self.settings()}"
 
     def score(self, example: Example, session: Session, run: ScoringRun) -> Score | None:
+        evaluator = self._evaluators.get(example.key, self._evaluators.get(None))
+        if evaluator is None:
+            return None
         inputs = member_of(example.row, "inputs")
         context = _EvaluatorContext(
             name=example.key,
@@ -437,9 +448,54 @@ class EvaluatorScorer(Scorer):
             metadata=member_of(example.row, "metadata"),
             expected_output=example.expected,
             output=answer_of(session),
-            duration=0.0,
+            duration=_seconds(session),
         )
-        return _score_of(_result(cast("Any", self._evaluator).evaluate(context)))
+        return _score_of(_result(cast("Any", evaluator).evaluate(context)))
+
+
+def _seconds(session: Session) -> float:
+    """Return how long the call took that a session came of, without checks of it."""
+    intervals = [
+        each
+        for each in intervals_of(tuple(session.record), session.chunk_table)
+        if each.operation.kind != "check"
+    ]
+    if not intervals:
+        return 0.0
+    last = max(intervals, key=lambda each: each.end)
+    start = min(each.start for each in intervals if each.trace == last.trace)
+    return (last.end - start).total_seconds()
+
+
+def scorers_of_dataset(dataset: object, examples: Iterable[Example]) -> list[Scorer]:
+    """Return the evaluators of a dataset of pydantic-evals, and those of its cases.
+
+    As there, a second one of a name has a number behind it.
+    """
+    of_all = _by_name(getattr(dataset, "evaluators", None))
+    found: dict[str, dict[str | None, object]] = {
+        name: {None: each} for name, each in of_all.items()
+    }
+    for example in examples if isinstance(dataset, HasCases) else ():
+        for name, each in _by_name(member_of(example.row, "evaluators"), of_all).items():
+            found.setdefault(name, {})[example.key] = each
+    return [EvaluatorScorer(name, each) for name, each in found.items()]
+
+
+def _by_name(evaluators: Any, used: Iterable[str] = ()) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for each in cast("Iterable[object]", evaluators or ()):
+        name = first = _evaluator_name(each)
+        number = 2
+        while name in found or name in used:
+            name, number = f"{first}_{number}", number + 1
+        found[name] = each
+    return found
+
+
+def _evaluator_name(evaluator: object) -> str:
+    given: object = getattr(evaluator, "evaluation_name", None)
+    return given if isinstance(given, str) and given else type(evaluator).__name__
 
 
 @dataclass(slots=True)
@@ -515,7 +571,7 @@ def as_scorer(given: ScorerLike, *, default_name: str = "") -> Scorer:
     if info is not None and callable(given):
         return InspectScorer(given, str(getattr(info, "name", name)).rpartition("/")[2] or name)
     if callable(getattr(given, "evaluate", None)) and not isinstance(given, type):
-        return EvaluatorScorer(given)
+        return EvaluatorScorer(_evaluator_name(given), {None: given})
     if callable(given) and not isinstance(given, type):
         return FunctionScorer(given, name)
     raise TypeError(
@@ -556,6 +612,10 @@ def _score_of(given: object) -> Score | None:
     if isinstance(given, bool | int | float):
         return Score(float(given))
     value = member_of(given, "value")
+    if value is None and isinstance(given, Mapping):
+        return _mean_score(cast("Mapping[object, object]", given))
+    if isinstance(value, Mapping):
+        return _mean_score(cast("Mapping[object, object]", value))
     if value is not None:
         found = _score_of(value)
         why = member_of(given, "explanation") or member_of(given, "reason") or ""
@@ -563,6 +623,23 @@ def _score_of(given: object) -> Score | None:
     raise TypeError(
         f"a scorer returned {given!r:.80}; expected a Score, a number in [0, 1] or a bool"
     )
+
+
+def _mean_score(given: Mapping[object, object]) -> Score | None:
+    """Return the mean of several results, which its reasons name; texts are labels."""
+    values: list[float] = []
+    reasons: list[str] = []
+    for name, result in given.items():
+        inner = member_of(result, "value")
+        label = result if inner is None else inner
+        if isinstance(label, str) and label not in _GRADES:
+            reasons.append(f"{name}: {label}")
+            continue
+        found = _score_of(result)
+        if found is not None:
+            values.append(found.value)
+            reasons.append(f"{name} {found.value:g} {found.reasons}".strip())
+    return Score(sum(values) / len(values), "; ".join(reasons)) if values else None
 
 
 def _code_digest(function: Callable[..., Any]) -> str:
