@@ -250,6 +250,7 @@ def test_nothing_that_a_client_says_approves_a_call(server: Server) -> None:
     [
         ("/v1/responses", b"{"),
         ("/v1/responses", b"[]"),
+        ("/v1/responses", b"\xff\xfe"),
         ("/v1/responses", b'{"model": 1}'),
         ("/v1/responses", b'{"model": "team"}'),
         ("/v1/responses", b'{"model": "team", "input": [{"type": "image"}]}'),
@@ -265,6 +266,11 @@ def test_nothing_that_a_client_says_approves_a_call(server: Server) -> None:
             "/v1/chat/completions",
             b'{"model": "team", "messages": [{"role": "user", "content": "x"}], '
             b'"tools": [{"type": "web_search"}]}',
+        ),
+        (
+            "/v1/responses",
+            b'{"model": "team", "input": "x", "tools": [{"type": "function", "name": "t", '
+            b'"parameters": ' + b'{"a": ' * 200 + b"{}" + b"}" * 202 + b"]}",
         ),
     ],
 )

@@ -215,6 +215,20 @@ def test_a_tool_with_the_name_of_one_of_the_workflow_is_refused(serve: Serve) ->
         client.chat.completions.create(model="team", messages=user("?"), tools=[WEATHER])
 
 
+def test_a_regular_expression_of_a_client_does_not_hold_up_the_server(serve: Serve) -> None:
+    endless: Any = {"type": "string", "pattern": "^(a+)+$"}
+    schema = {"type": "object", "properties": {"city": endless}, "required": ["city"]}
+    tool: Any = {"type": "function", "function": {"name": "weather", "parameters": schema}}
+    turns = tool_call("weather", {"city": "a" * 64 + "!"}), tool_call("weather", {}), echo
+    with serve(agent(*turns)).client() as client:
+        asked = client.chat.completions.create(model="team", messages=user("?"), tools=[tool])
+        assert asked.choices[0].finish_reason == "tool_calls"
+        calls: Any = asked.choices[0].message.tool_calls
+        result: Any = {"role": "tool", "tool_call_id": calls[0].id, "content": "sunny"}
+        done = client.chat.completions.create(model="team", messages=[result], tools=[tool])
+    assert "'city' is a required property" in (done.choices[0].message.content or "")
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [

@@ -10,7 +10,7 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -34,6 +34,9 @@ from rath.session.open_calls import OpenCall
 S = TypeVar("S", bound=Struct)
 
 MAX_MESSAGES = 10_000
+MAX_SCHEMA_DEPTH = 100
+"""How deep the schema of a client's tool may be nested; a guess far above those in use."""
+
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CALL_ID = re.compile(r"call_([0-9a-f]{32})_(\d{1,9})_(\d{1,6})")
 _RESPONSE_ID = re.compile(r"(?:resp_bg_|resp_)?([0-9a-f]{32})(?:_(\d{1,9}))?")
@@ -187,7 +190,7 @@ def decode_request(kind: type[S], data: bytes) -> S:
     """
     try:
         request: S = _DECODERS[kind].decode(data)
-    except (msgspec.MsgspecError, RecursionError) as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         found = re.search(r"`\$\.?([^`]*)`", str(exc))
         raise WireError(
             f"the request cannot be read: {exc}", param=found.group(1) if found else None
@@ -446,8 +449,23 @@ def _tools(functions: Iterable[tuple[str, _Function]]) -> tuple[ClientTool, ...]
                 "'function' and a name of its own of 1 to 64 letters, digits, '_' or '-'",
                 param="tools",
             )
+        if _is_deeper(function.parameters, MAX_SCHEMA_DEPTH):
+            raise WireError(
+                f"the parameters of tool {name!r} are nested deeper than {MAX_SCHEMA_DEPTH}; give a "
+                "flatter schema",
+                param="tools",
+            )
         tools[name] = ClientTool(name, function.description, function.parameters or {})
     return tuple(tools.values())
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    """Tell whether a JSON value is nested deeper than this; looks no deeper itself."""
+    if not isinstance(value, dict | list):
+        return False
+    found = cast("dict[str, object] | list[object]", value)
+    inner = found.values() if isinstance(found, dict) else found
+    return depth == 0 or any(_is_deeper(each, depth - 1) for each in inner)
 
 
 def call_id(session: UUID, call: OpenCall) -> str:

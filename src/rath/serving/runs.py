@@ -19,8 +19,10 @@ from rath.errors import PersistenceError
 from rath.flow.agent import CallerOptions, adding
 from rath.flow.serving.calls import RunningCall, SessionOwner, end_run, outcome_note
 from rath.flow.tool.base import FlowToolCall
+from rath.flow.tool.mcp_adapter import require_fit
 from rath.flow.workflow import Workflow
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.mcp.schema import SchemaCheck
 from rath.serving.principals import Limits, Principal
 from rath.session import Session
 from rath.session.chunk import ChunkRow, ChunkTable
@@ -60,6 +62,9 @@ class RunFailed(Exception):
 class ClientTool(FlowToolCall):
     """A tool that the client runs: a call of it is a question to the client.
 
+    Its schema is checked within bounds, as that of an MCP server is: a regular expression of one
+    client could hold up the server for all.
+
     Args:
         name: Of the tool.
         description: What it does, for the model.
@@ -73,6 +78,7 @@ class ClientTool(FlowToolCall):
         self._name = name
         self._description = description
         self._parameters = dict(parameters) or {"type": "object", "properties": {}}
+        self._check = SchemaCheck(self._parameters)
 
     @property
     def name(self) -> str:
@@ -88,6 +94,14 @@ class ClientTool(FlowToolCall):
     def parameters(self) -> Mapping[str, Any]:
         """The schema that the client gave it."""
         return self._parameters
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Check arguments by the schema; see `SchemaCheck`.
+
+        Raises:
+            BadArguments: They do not fit.
+        """
+        require_fit(self._check, self._name, arguments)
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
         """Return a key for each call: the client is asked for all of a turn together."""

@@ -58,6 +58,25 @@ def shared_mcp_loop() -> Runtime:
     return runtime()
 
 
+def require_fit(check: SchemaCheck, tool: str, arguments: Mapping[str, Any]) -> None:
+    """Check arguments by a schema of somebody else.
+
+    Args:
+        check: Of the schema.
+        tool: The name of the tool, for the message.
+        arguments: Of a call.
+
+    Raises:
+        BadArguments: They do not fit.
+    """
+    problems = check.problems(arguments)
+    if problems:
+        raise BadArguments(
+            f"the arguments for tool {tool!r} do not fit its schema: {'; '.join(problems)}",
+            json.dumps(dict(arguments), ensure_ascii=False, default=str)[:MAX_RAW_CHARS],
+        )
+
+
 class MCPToolCall(FlowToolCall):
     """A tool of an MCP server.
 
@@ -142,13 +161,7 @@ class MCPToolCall(FlowToolCall):
         Raises:
             BadArguments: They do not fit.
         """
-        problems = self._check.problems(arguments)
-        if problems:
-            raise BadArguments(
-                f"the arguments for tool {self._name!r} do not fit its schema: "
-                f"{'; '.join(problems)}",
-                json.dumps(dict(arguments), ensure_ascii=False, default=str)[:MAX_RAW_CHARS],
-            )
+        require_fit(self._check, self._name, arguments)
 
     def __repr__(self) -> str:
         return f"MCPToolCall({self._name!r}, {self.client!r})"
