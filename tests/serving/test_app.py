@@ -7,6 +7,7 @@ import hmac
 import json
 import socket
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import pytest
 
 from rath.flow import Agent
 from rath.serving import Principal, ServerOptions, TokenFile, asgi, serve
+from rath.serving.app import build_server
 from rath.session import Session
-from rath.session.outcome import NeedsApproval
+from rath.session.outcome import Cancelled, NeedsApproval
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, tool_call
 from tests.support.serving import listening
 from tests.support.sessions import FunctionTool
+from tests.support.waiting import wait_until
 
 
 class Guarded(FunctionTool):
@@ -163,6 +166,56 @@ def test_a_slow_body_is_refused(server: Server) -> None:
         "\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{"
     )
     assert b"408" in server.raw(head.encode()).splitlines()[0]
+
+
+@pytest.mark.parametrize("n_whole", [0, 1], ids=["first", "second"])
+def test_a_slow_header_is_refused(tmp_path: Path, n_whole: int) -> None:
+    options = ServerOptions(
+        tokens=TokenFile(tmp_path / "tokens.json"),
+        store=FileStore(tmp_path / "sessions"),
+        header_seconds=0.3,
+    )
+    app = asgi({"team": Agent("x", ScriptedClient(["?"]).provider)}, options)
+    head = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with listening(app, server=build_server(app, options)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            for _ in range(n_whole):
+                connection.sendall(head + b"\r\n")
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            connection.sendall(head)
+            while connection.recv(65536):
+                pass
+
+
+def test_a_whole_answer_at_the_end_of_a_server_says_that_the_run_was_cancelled(
+    tmp_path: Path,
+) -> None:
+    begun: list[Session] = []
+
+    async def wait(session: Session, _: object) -> str:
+        begun.append(session)
+        await asyncio.Event().wait()
+        return ""
+
+    script = ScriptedClient([tool_call("wait"), "done"])
+    team = Agent("x", script.provider, [FunctionTool("wait", wait)], system_tools=False)
+    options = ServerOptions(
+        tokens=TokenFile(tmp_path / "tokens.json"),
+        store=FileStore(tmp_path / "sessions"),
+        stop_seconds=0.0,
+    )
+    app = asgi({"team": team}, options)
+    server = build_server(app, options)
+    with ThreadPoolExecutor(1) as pool, listening(app, server=server) as url:
+        body = {"model": "team", "messages": [{"role": "user", "content": "hello"}]}
+        asking = pool.submit(httpx2.post, f"{url}/v1/chat/completions", json=body, timeout=20)
+        wait_until(lambda: bool(begun))
+        server.should_exit = True
+        answer = asking.result()
+    assert (answer.status_code, code(answer)) == (503, "run_cancelled")
+    session = Session.load(begun[0].id, store=FileStore(tmp_path / "sessions"))
+    assert isinstance(session.outcome, Cancelled)
 
 
 @pytest.mark.parametrize(

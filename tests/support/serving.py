@@ -138,9 +138,11 @@ def free_port() -> socket.socket:
 
 
 @contextmanager
-def listening(app: ASGIApp, bound: socket.socket | None = None) -> Generator[str]:
+def listening(
+    app: ASGIApp, bound: socket.socket | None = None, *, server: uvicorn.Server | None = None
+) -> Generator[str]:
     """Serve an application on a thread, on a free port or one that is bound; yield its address."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
+    server = server or uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
     with bound or free_port() as bound:
         port = bound.getsockname()[1]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})

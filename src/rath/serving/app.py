@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import math
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rath._core.dataclasses import dataclass
 from rath.errors import MissingExtra
@@ -29,7 +30,7 @@ try:
     from starlette.responses import JSONResponse
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 except ImportError as exc:
     raise MissingExtra("serve", "a server of workflows") from exc
 
@@ -48,12 +49,9 @@ FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
 """Headers by which a proxy says for whom it asks."""
 
 MAX_HEADER_BYTES = 32 * 1024
-HEADER_SECONDS = 20.0
-"""How long a client may take from its connection to the end of its first header."""
-
 DISCONNECT_SECONDS = 5.0
-STOP_SECONDS = 5
-"""How long requests in flight may take to end once the server is told to stop."""
+FAREWELL_SECONDS = 2
+"""How long requests may take to be answered once their runs were cancelled by the end."""
 
 _log = logging.getLogger("rath.serving")
 
@@ -101,8 +99,15 @@ class ServerOptions:
 
     max_body_bytes: int = 16 * 1024 * 1024
     max_message_chars: int = 1_000_000
+    header_seconds: float = 20.0
+    """How long a client of `serve` may take to send the header of a request."""
+
     body_seconds: float = 30.0
     """How long a client may take to send a body."""
+
+    stop_seconds: float = 3.0
+    """How long a whole answer of `serve` may take once the server is told to stop; its run is
+    cancelled then. Streams end at once."""
 
 
 def asgi(
@@ -158,7 +163,7 @@ def asgi(
 
     handlers: Mapping[Any, Any] = {HTTPException: _answer_http_error}
     inner = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
-    return Guard(inner, chosen, limits)
+    return Guard(inner, chosen, runs)
 
 
 async def _answer_http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -201,13 +206,18 @@ class Guard:
     Args:
         app: What is behind.
         options: Of the server.
-        limits: Of the principals.
+        runs: Those of the server.
     """
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, options: ServerOptions, runs: Runs) -> None:
         self._app = app
         self._options = options
-        self._limits = limits
+        self._runs = runs
+        self._limits = runs.limits
+
+    async def cancel_runs(self) -> None:
+        """End all runs and wait a moment; requests that wait for them are answered."""
+        await self._runs.cancel_all()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its principal in `rath.principal`, or refuse it."""
@@ -357,19 +367,91 @@ def _body_first(body: bytes, receive: Receive) -> Receive:
 
 
 class _TimedProtocol(H11Protocol):
-    """HTTP/1.1 whose clients must send their first header within a time.
+    """HTTP/1.1 whose clients must send each header within a time.
 
-    The server has a limit for connections that rest between two requests alone.
+    The library has a limit for connections that rest between two requests alone, and a byte ends
+    the rest.
     """
+
+    header_seconds: ClassVar[float]
+    _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.loop.call_later(HEADER_SECONDS, self._check_header)
+        self._limit_header()
 
-    def _check_header(self) -> None:
-        has_header = getattr(self, "cycle", None) is not None
-        if not has_header and not self.transport.is_closing():
-            self.transport.close()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._limit_header()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._limit_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_limit()
+        super().connection_lost(exc)
+
+    def _limit_header(self) -> None:
+        """Start the time where no request is answered, and end it where one is."""
+        cycle: RequestResponseCycle | None = getattr(self, "cycle", None)
+        if cycle is not None and not cycle.response_complete:
+            self._end_limit()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(self.header_seconds, self.transport.close)
+
+    def _end_limit(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _Server(uvicorn.Server):
+    """A server whose runs are cancelled some time after it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, app: ASGIApp, stop_seconds: float) -> None:
+        super().__init__(config)
+        self._app = app
+        self._stop_seconds = stop_seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        cancelling = asyncio.ensure_future(self._cancel_runs())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cancelling.cancel()
+            await asyncio.wait([cancelling])
+
+    async def _cancel_runs(self) -> None:
+        await asyncio.sleep(self._stop_seconds)
+        if isinstance(self._app, Guard):
+            await self._app.cancel_runs()
+
+
+def build_server(
+    app: ASGIApp,
+    options: ServerOptions | None = None,
+    *,
+    certificate: str | None = None,
+    key: str | None = None,
+) -> uvicorn.Server:
+    """Return the server of an application, with the limits of its options; see `serve`."""
+    chosen = options or ServerOptions()
+    timing = {"header_seconds": chosen.header_seconds}
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        http=type("_TimedProtocol", (_TimedProtocol,), timing),
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_graceful_shutdown=math.ceil(chosen.stop_seconds) + FAREWELL_SECONDS,
+        server_header=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    return _Server(config, app, chosen.stop_seconds)
 
 
 def serve(
@@ -404,17 +486,5 @@ def serve(
             f"serving on {host!r} needs a token, or everybody on that network could run the "
             "workflow; make one with `rath serve token add NAME`, or serve on 127.0.0.1"
         )
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-        http=_TimedProtocol,
-        ws="none",
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        timeout_graceful_shutdown=STOP_SECONDS,
-        server_header=False,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    server = build_server(app, chosen, certificate=certificate, key=key)
+    server.run(sockets=[listening])
