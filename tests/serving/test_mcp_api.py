@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from rath.flow import Agent
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.serving import Principal, ServerOptions, TokenFile, asgi
 from rath.session.persistence.store import FileStore
-from rath.testing import ScriptedClient
+from rath.testing import ScriptedClient, tool_call
 from tests.support.serving import listening
+from tests.support.sessions import FunctionTool
 
 
 def echo(request: RathLLMChatRequest) -> str:
@@ -35,19 +37,24 @@ class Served:
 
     def call(self, token: str, message: str, **more: object) -> dict[str, Any]:
         """Call the tool with a token, and return the answer."""
+        return asked(self.url, token, message, **more)
 
-        async def call() -> dict[str, Any]:
-            headers = {"Authorization": f"Bearer {token}"}
-            async with (
-                httpx2.AsyncClient(headers=headers) as http,
-                Client(streamable_http_client(self.url, http_client=http)) as client,
-            ):
-                result = await client.call_tool("team", {"message": message, **more})
-                answer: dict[str, Any] = result.structured_content
-                return answer
 
-        answer: dict[str, Any] = runtime().run(call, label="a client")
-        return answer
+def asked(url: str, token: str, message: str, **more: object) -> dict[str, Any]:
+    """Call the tool, and return the answer."""
+
+    async def call() -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            httpx2.AsyncClient(headers=headers) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            result = await client.call_tool("team", {"message": message, **more})
+            answer: dict[str, Any] = result.structured_content
+            return answer
+
+    answer: dict[str, Any] = runtime().run(call, label="a client")
+    return answer
 
 
 @pytest.fixture
@@ -82,3 +89,29 @@ def test_a_workflow_of_others_is_not_there(served: Served) -> None:
     headers = {"Authorization": f"Bearer {served.two}"}
     assert httpx2.post(served.url, headers=headers, json={}).status_code == 404
     assert httpx2.post(served.url, json={}).status_code == 401
+
+
+def test_a_call_has_the_limits_of_the_server(tmp_path: Path) -> None:
+    async def wait(*_: object) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    tokens = TokenFile(tmp_path / "serve" / "tokens.json")
+    options = ServerOptions(
+        tokens=tokens,
+        store=FileStore(tmp_path / "sessions"),
+        openai=False,
+        a2a=False,
+        run_seconds=0.2,
+        max_message_chars=10,
+    )
+    script = ScriptedClient([tool_call("wait"), "done"])
+    team = Agent("x", script.provider, [FunctionTool("wait", wait)], system_tools=False)
+    token = tokens.add(Principal(name="me", max_runs=1))
+    with listening(asgi({"team": team}, options)) as url:
+        long = asked(f"{url}/mcp/team", token, "x" * 11)
+        assert (long["outcome"], "at most 10 are read" in long["text"]) == ("refused", True)
+        cut_off = asked(f"{url}/mcp/team", token, "hello")
+        assert cut_off["outcome"] == "cancelled"
+        again = asked(f"{url}/mcp/team", token, "", session_id=cut_off["session_id"])
+        assert again["text"] == "done"

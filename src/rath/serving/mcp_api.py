@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +58,13 @@ class LimitedCalls(Calls):
     def __init__(self, runs: Runs, name: str, principal: Principal) -> None:
         self._limits: Limits = runs.limits
         self._principal = principal
+        options = ServeOptions(store=runs.store, run_seconds=runs.run_seconds)
+        if runs.max_message_chars is not None:
+            options = replace(options, max_message_chars=runs.max_message_chars)
         super().__init__(
             runs.workflows[name],
             name,
-            ServeOptions(store=runs.store),
+            options,
             owner=SessionOwner(name, principal.name),
             report=partial(self._limits.note_entry, principal),
         )

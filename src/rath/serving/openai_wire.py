@@ -451,8 +451,8 @@ def _tools(functions: Iterable[tuple[str, _Function]]) -> tuple[ClientTool, ...]
             )
         if _is_deeper(function.parameters, MAX_SCHEMA_DEPTH):
             raise WireError(
-                f"the parameters of tool {name!r} are nested deeper than {MAX_SCHEMA_DEPTH}; give a "
-                "flatter schema",
+                f"the parameters of tool {name!r} are nested deeper than {MAX_SCHEMA_DEPTH}; give "
+                "a flatter schema",
                 param="tools",
             )
         tools[name] = ClientTool(name, function.description, function.parameters or {})

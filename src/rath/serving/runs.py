@@ -272,8 +272,8 @@ class Runs:
         run_seconds: float | None = None,
         max_message_chars: int | None = None,
     ) -> None:
-        self._max_message_chars = max_message_chars
-        self._run_seconds = run_seconds
+        self.max_message_chars = max_message_chars
+        self.run_seconds = run_seconds
         self.workflows = dict(workflows)
         self.limits = limits
         self._store = store
@@ -319,8 +319,15 @@ class Runs:
         Raises:
             MessageTooLong: It is.
         """
-        most = self._max_message_chars
-        n_chars = sum(len(getattr(row.content, "text", "") or "") for row in request.rows)
+        self.check_chars(sum(len(getattr(row.content, "text", "") or "") for row in request.rows))
+
+    def check_chars(self, n_chars: int) -> None:
+        """Refuse texts that are too long together.
+
+        Raises:
+            MessageTooLong: They are.
+        """
+        most = self.max_message_chars
         if most is not None and n_chars > most:
             raise MessageTooLong(
                 f"the messages have {n_chars} characters, and at most {most} are read"
@@ -385,7 +392,7 @@ class Runs:
         principal = run.request.principal
         with contextlib.suppress(Exception):  # whoever waits for the run is told
             try:
-                async with asyncio.timeout(self._run_seconds):
+                async with asyncio.timeout(self.run_seconds):
                     await run.session
             except TimeoutError:
                 if run.session.is_pending:

@@ -47,9 +47,6 @@ from rath.session.scope import recording_scope
 OPERATOR = "serve_mcp"
 """Lineage operator of the sessions with which calls begin."""
 
-MAX_MESSAGE_CHARS = 1_000_000
-"""Longest message of a client; a guess above what models read."""
-
 END_SECONDS = 1.0
 """How long a call that is cut off may take to end, so that its session is written whole."""
 
@@ -174,13 +171,13 @@ class Calls:
         running = RunningCall()
         self._running.add(running)
         try:
-            message, session_id = _check_message(arguments)
+            message, session_id = _check_message(arguments, self._options.max_message_chars)
             begin = partial(self._begin, message, session_id, tell)
             await runtime().call_in_worker(partial(running.begin, begin))
             session = running.session
             assert session is not None, "it has begun"
-            await session
             self._own_sessions.add(session.id)
+            await self._wait(running, session)
             return await runtime().call_in_worker(partial(run_answer, session))
         except RefusedCall as exc:
             return refusal_answer(str(exc))
@@ -193,6 +190,27 @@ class Calls:
             return failure_answer(running.session, exc)
         finally:
             self._running.discard(running)
+
+    async def _wait(self, running: RunningCall, session: Session) -> None:
+        """Wait for the end of a run, which is cancelled where it takes too long.
+
+        Raises:
+            RefusedCall: It does not end though it was cancelled.
+        """
+        seconds = self._options.run_seconds
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                await session
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            running.cancel()
+            await end_run(session)
+            if session.is_pending:
+                raise RefusedCall(
+                    f"session {session.id} took longer than {seconds:g} s and is being cancelled; "
+                    "go on with it later, with an empty message"
+                ) from None
 
     def cancel_all(self) -> None:
         """End all calls; returns at once."""
@@ -289,7 +307,7 @@ async def end_run(session: Session | None) -> None:
         _log.warning("session %s did not end within %g s", session.id, END_SECONDS)
 
 
-def _check_message(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
+def _check_message(arguments: Mapping[str, Any], max_chars: int) -> tuple[str, UUID | None]:
     """Return message and session of a call.
 
     Raises:
@@ -301,9 +319,9 @@ def _check_message(arguments: Mapping[str, Any]) -> tuple[str, UUID | None]:
     message, session_id = arguments.get("message"), arguments.get("session_id")
     if not isinstance(message, str):
         raise RefusedCall(f"message must be a text, not {type(message).__name__}")
-    if len(message) > MAX_MESSAGE_CHARS:
+    if len(message) > max_chars:
         raise RefusedCall(
-            f"the message has {len(message)} characters, and at most {MAX_MESSAGE_CHARS} are read"
+            f"the message has {len(message)} characters, and at most {max_chars} are read"
         )
     if session_id is None:
         return message, None

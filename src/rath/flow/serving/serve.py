@@ -177,6 +177,13 @@ class ServeOptions:
     store: SessionStore | None = None
     """Where; None for the store of the home."""
 
+    run_seconds: float | None = None
+    """How long a call may take; its run is cancelled then, and can go on later. None for no
+    limit."""
+
+    max_message_chars: int = 1_000_000
+    """Longest message that is read; a guess above what models read."""
+
     sessions: ServedSessions = "own"
     path: str = "/mcp"
     """Of the address, over HTTP."""
