@@ -315,6 +315,19 @@ def test_a_response_in_the_background_is_asked_for_later(serve: Serve) -> None:
         assert after.output_text == "you said again"
 
 
+def test_what_waits_does_not_go_on_in_the_background(serve: Serve) -> None:
+    tool: Any = {"type": "function", **WEATHER["function"]}
+    with serve(agent(tool_call("weather"))).client() as client:
+        asked = client.responses.create(model="team", input="?", tools=[tool])
+        call: Any = asked.output[-1]
+        output: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "x"}]
+        for said in (output, "never mind"):
+            with pytest.raises(openai.BadRequestError, match="in the background"):
+                client.responses.create(
+                    model="team", input=said, previous_response_id=asked.id, background=True
+                )
+
+
 class Waiting:
     """A tool that waits until its call is cancelled."""
 

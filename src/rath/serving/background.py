@@ -10,16 +10,16 @@ from typing import Literal
 from uuid import UUID, uuid4, uuid5
 
 from rath._async.runtime import runtime
-from rath.flow.serving.calls import SessionOwner, load_stored
+from rath.flow.serving.calls import SessionOwner, load_stored, outcome_note
 from rath.jobs.engine import Engine, job_id, run_id
 from rath.jobs.job import Job
 from rath.jobs.job import map as start_job
 from rath.jobs.record import load_job
 from rath.serving.principals import Principal
-from rath.serving.runs import RunRequest, Runs, UnknownSession, in_worker
+from rath.serving.runs import Conflict, RunRequest, Runs, UnknownSession, in_worker
 from rath.session import Session
 from rath.session.chunk import ChunkTable
-from rath.session.outcome import Cancelled
+from rath.session.outcome import Cancelled, Suspended
 
 BackgroundState = Literal["in_progress", "completed", "failed", "cancelled"]
 
@@ -97,7 +97,15 @@ class Background:
             Session(ChunkTable(request.rows))
         )
         if request.session_id is not None:
-            session = runs.stored(request, request.session_id).merge(session)
+            stored = runs.stored(request, request.session_id)
+            if request.results or isinstance(stored.outcome, Suspended):
+                raise Conflict(
+                    f"session {stored.id} cannot go on in the background: "
+                    f"{outcome_note(stored) or 'it waits for no result of a tool'}"
+                )
+            if not request.rows:
+                raise Conflict(f"session {stored.id} has ended; say something to go on")
+            session = stored.merge(session)
         runs.limits.begin_run(principal)
         self._submit(request.workflow, principal, number, session)
 
@@ -110,6 +118,7 @@ class Background:
                 job=_job_name(workflow, principal, number),
                 store=runs.store,
                 engine=self._engine,
+                timeout=runs.run_seconds,
                 budget_usd=principal.usd_per_day,
                 progress=False,
             )
