@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Generator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -441,7 +442,8 @@ def test_one_run_at_a_time_is_free_again_once_its_end_is_told(serve: Serve) -> N
 
 def test_embeddings_come_from_the_model_of_the_server(serve: Serve) -> None:
     def reply(request: CapturedRequest) -> Reply:
-        return embeddings(*([1.0, float(len(text))] for text in request.json()["input"]))
+        vectors = ([1.0, float(len(text))] for text in request.json()["input"])
+        return embeddings(*vectors, tokens=3)
 
     with ChatServer(reply) as models:
         provider = EmbeddingProvider(
@@ -454,8 +456,31 @@ def test_embeddings_come_from_the_model_of_the_server(serve: Serve) -> None:
             plain = client.embeddings.create(model="vectors", input=texts, encoding_format="float")
             assert [each.embedding for each in made.data] == [[1.0, 1.0], [1.0, 2.0]]
             assert [each.embedding for each in plain.data] == [[1.0, 1.0], [1.0, 2.0]]
+            assert plain.usage.total_tokens == 3
             with pytest.raises(openai.BadRequestError, match="empty text"):
                 client.embeddings.create(model="vectors", input=["a", ""])
+
+
+def test_embeddings_count_against_the_limits_of_a_principal(serve: Serve) -> None:
+    with ChatServer(lambda _: embeddings([1.0], tokens=3)) as models:
+        provider = EmbeddingProvider(
+            model="vectors", api_key="k", base_url=models.base_url, provider_kind="openai"
+        )
+        server = serve(agent(), embeddings=provider, max_message_chars=10)
+        other = server.tokens.add(Principal(name="other", workflows=("team",)))
+        poor = server.tokens.add(Principal(name="poor", usd_per_day=Decimal(1)))
+        with server.client(other) as client:
+            assert [model.id for model in client.models.list()] == ["team"]
+            with pytest.raises(openai.NotFoundError, match="no embeddings"):
+                client.embeddings.create(model="vectors", input="hello")
+        with server.client(poor) as client:
+            with pytest.raises(openai.APIStatusError, match="at most 10") as caught:
+                client.embeddings.create(model="vectors", input=["hello", "hello!"])
+            assert caught.value.status_code == 413
+            client.embeddings.create(model="vectors", input="hello")
+            with pytest.raises(openai.RateLimitError, match="no known cost"):
+                client.embeddings.create(model="vectors", input="hello")
+    assert len(models.requests) == 1
 
 
 def test_embeddings_are_refused_where_none_are_configured(serve: Serve) -> None:

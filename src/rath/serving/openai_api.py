@@ -18,8 +18,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rath.errors import ToolNameConflictError
+from rath._async.runtime import runtime
+from rath.errors import ProviderError, ToolNameConflictError
 from rath.llm.chat_response import RathLLMTokenUsage
+from rath.llm.evidence import CallEvidence
 from rath.serving import openai_wire as wire
 from rath.serving.background import Background
 from rath.serving.principals import LimitReached, Principal
@@ -60,6 +62,8 @@ FAREWELL_SECONDS = 3.0
 
 SEND_SECONDS = 60.0
 """How long a client may take to read one event; a slower one has gone."""
+
+MAX_PROBLEM_CHARS = 4_000
 
 FIRST_SEQUENCE = 4
 """Number of the event before the first character of a streamed response: four events open it."""
@@ -117,8 +121,9 @@ class OpenAIRoutes:
         ]
 
     async def _models(self, request: Request) -> Response:
-        models = [self._model_entry(name) for name in self._runs.names(principal_of(request))]
-        if self._options.embeddings is not None:
+        principal = principal_of(request)
+        models = [self._model_entry(name) for name in self._runs.names(principal)]
+        if self._may_embed(principal):
             models.append(self._model_entry(self._embedding_name()))
         return JSONResponse({"object": "list", "data": models})
 
@@ -363,7 +368,8 @@ class OpenAIRoutes:
 
     async def _embed(self, request: Request) -> Response:
         asked = wire.decode_request(wire.EmbeddingRequest, await request.body())
-        if self._options.embeddings is None:
+        principal = principal_of(request)
+        if not self._may_embed(principal):
             raise wire.WireError(
                 "this server gives no embeddings; start it with a model for them",
                 status=404,
@@ -381,7 +387,8 @@ class OpenAIRoutes:
         texts = [asked.input] if isinstance(asked.input, str) else asked.input
         if not texts or not all(texts):
             raise wire.WireError("`input` has an empty text; give some", param="input")
-        vectors = await in_worker(partial(self._vectors, texts))
+        self._runs.check_chars(sum(map(len, texts)))
+        vectors, n_tokens = await in_worker(partial(self._vectors, principal, texts))
         data = [
             {
                 "object": "embedding",
@@ -390,20 +397,48 @@ class OpenAIRoutes:
             }
             for index, vector in enumerate(vectors)
         ]
-        usage = {"prompt_tokens": 0, "total_tokens": 0}
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         return JSONResponse({"object": "list", "data": data, "model": asked.model, "usage": usage})
 
     def _embedding_name(self) -> str:
         provider = self._options.embeddings
         return (provider.model if provider is not None else None) or "embeddings"
 
-    def _vectors(self, texts: list[str]) -> list[list[float]]:
+    def _may_embed(self, principal: Principal) -> bool:
+        return self._options.embeddings is not None and principal.may_run(self._embedding_name())
+
+    def _vectors(self, principal: Principal, texts: list[str]) -> tuple[list[list[float]], int]:
+        """Return vectors, and how many tokens the texts had; blocks.
+
+        They count as a run of the principal, and what they cost as its money.
+        """
         from rath.llm.embedding import embedding_client_for  # noqa: PLC0415  # few servers do
 
         assert self._options.embeddings is not None
         if self._embedder is None:
             self._embedder = embedding_client_for(self._options.embeddings)
-        return [list(vector) for vector in self._embedder.embed(texts)]
+        embedder, limits, calls = self._embedder, self._runs.limits, list[CallEvidence]()
+        limits.begin_run(principal)
+        try:
+            embed = partial(embedder.aembed, texts, on_call=calls.append)
+            vectors = runtime().run(embed, label="embedding texts of a client")
+        except ValueError as exc:  # such as a text of blanks
+            raise wire.WireError(str(exc), param="input") from exc
+        except ProviderError as exc:
+            raise wire.WireError(
+                f"the model of the embeddings failed: {exc}"[:MAX_PROBLEM_CHARS],
+                status=502,
+                kind="server_error",
+                code="provider_failed",
+            ) from exc
+        finally:
+            limits.end_run(principal.name)
+            for call in calls:
+                limits.note_call(principal, call)
+            if principal.usd_per_day is not None:
+                limits.write_spending(principal)
+        n_tokens = sum(call.usage.prompt_tokens for call in calls if call.usage is not None)
+        return [list(vector) for vector in vectors], n_tokens
 
     # Runs
 

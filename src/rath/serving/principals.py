@@ -22,6 +22,7 @@ import msgspec
 from rath._core.dataclasses import dataclass
 from rath._core.files import FileLock, atomic_write_bytes, make_private_directory, read_small_file
 from rath.config.paths import own_config_dir
+from rath.llm.evidence import CallEvidence
 from rath.llm.prices import cost_of
 from rath.session.record import Entry, ModelCall
 
@@ -270,16 +271,21 @@ class Limits:
             self._uses[name].n_runs -= 1
 
     def note_entry(self, principal: Principal, entry: Entry) -> None:
+        """Count what a model call of a run cost."""
+        if isinstance(entry, ModelCall):
+            self.note_call(principal, entry.evidence)
+
+    def note_call(self, principal: Principal, evidence: CallEvidence) -> None:
         """Count what a model call cost."""
-        if principal.usd_per_day is None or not isinstance(entry, ModelCall):
+        if principal.usd_per_day is None:
             return
-        cost = cost_of(entry.evidence)
+        cost = cost_of(evidence)
         with self._lock:
             use = self._uses[principal.name]
             if cost is not None:
                 use.nano_usd += int(cost.usd * NANO)
-            elif entry.status == "done":
-                use.unpriced = entry.evidence.requested_model or "the model"
+            elif evidence.status == "done":
+                use.unpriced = evidence.requested_model or "the model"
 
     def note_usd(self, principal: Principal, usd: Decimal) -> None:
         """Count money that was spent elsewhere."""
