@@ -321,6 +321,7 @@ def test_what_waits_does_not_go_on_in_the_background(serve: Serve) -> None:
     with serve(agent(tool_call("weather"))).client() as client:
         asked = client.responses.create(model="team", input="?", tools=[tool])
         call: Any = asked.output[-1]
+        assert call.arguments == "{}"
         output: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "x"}]
         for said in (output, "never mind"):
             with pytest.raises(openai.BadRequestError, match="in the background"):

@@ -473,6 +473,11 @@ def call_id(session: UUID, call: OpenCall) -> str:
     return f"call_{session.hex}_{call.row}_{call.index}"
 
 
+def call_arguments(call: OpenCall) -> str:
+    """Return the arguments of a call as JSON: a model may give none as an empty text."""
+    return call.call.arguments or "{}"
+
+
 def response_id(session: UUID, first_row: int) -> str:
     """Return the id of a response: that of its session, and where in it its answer begins."""
     return f"resp_{session.hex}_{first_row}"
@@ -577,7 +582,7 @@ def chat_calls(session: UUID, calls: Sequence[OpenCall]) -> list[dict[str, Any]]
         {
             "id": call_id(session, call),
             "type": "function",
-            "function": {"name": call.call.name, "arguments": call.call.arguments},
+            "function": {"name": call.call.name, "arguments": call_arguments(call)},
         }
         for call in calls
     ]
@@ -591,7 +596,7 @@ def response_calls(session: UUID, calls: Sequence[OpenCall]) -> list[dict[str, A
             "id": f"fc_{session.hex}_{call.row}_{call.index}",
             "call_id": call_id(session, call),
             "name": call.call.name,
-            "arguments": call.call.arguments,
+            "arguments": call_arguments(call),
             "status": "completed",
         }
         for call in calls
