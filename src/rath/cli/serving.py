@@ -23,6 +23,7 @@ def serve_workflow(
     openai: Annotated[bool, typer.Option("--openai", help="Serve the OpenAI API.")] = False,
     a2a: Annotated[bool, typer.Option("--a2a", help="Serve A2A.")] = False,
     mcp: Annotated[bool, typer.Option("--mcp", help="Serve MCP.")] = False,
+    agui: Annotated[bool, typer.Option("--agui", help="Serve AG-UI.")] = False,
     name: Annotated[
         str | None, typer.Option("--name", help="Of the model; by default the attribute's.")
     ] = None,
@@ -51,10 +52,10 @@ def serve_workflow(
     key: Annotated[Path | None, typer.Option("--key", help="File of its private key.")] = None,
     store: StoreUrl = None,
 ) -> None:
-    """Serve a workflow to clients of OpenAI, A2A and MCP over HTTP, until it is ended.
+    """Serve a workflow to clients of OpenAI, A2A, MCP and AG-UI over HTTP, until it is ended.
 
-    Without --openai, --a2a or --mcp all three are served. MODULE:WORKFLOW is the program, such as
-    agents:team, or path/agents.py:team.
+    Without --openai, --a2a, --mcp or --agui all four are served. MODULE:WORKFLOW is the program,
+    such as agents:team, or path/agents.py:team.
     """
     from rath.serving.app import (  # noqa: PLC0415  # needs an extra
         DISCONNECT_SECONDS,
@@ -65,7 +66,7 @@ def serve_workflow(
 
     reference = ctx.info_name or ""
     workflow = load_workflow(reference)
-    is_all = not (openai or a2a or mcp)
+    is_all = not (openai or a2a or mcp or agui)
     scheme = "http" if certificate is None else "https"
     if (certificate is None) != (key is None):
         raise Misuse("TLS needs --certificate and --key together")
@@ -78,6 +79,7 @@ def serve_workflow(
             openai=openai or is_all,
             a2a=a2a or is_all,
             mcp=mcp or is_all,
+            agui=agui or is_all,
             store=opened,
             engine=engine,
             embeddings=None if embeddings is None else EmbeddingProvider(model=embeddings),

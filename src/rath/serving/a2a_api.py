@@ -50,6 +50,7 @@ from rath.serving.runs import (
     Runs,
     ServedRun,
     UnknownSession,
+    decide_calls,
     in_worker,
     stream_text,
 )
@@ -74,7 +75,6 @@ ANSWER = "answer"
 """Id of the artifact with the text of a run."""
 
 CARD_PATH = "/.well-known/agent-card.json"
-DECISIONS = ("approve", "deny")
 
 
 class _Caller(User):
@@ -178,7 +178,7 @@ class WorkflowExecutor(AgentExecutor):
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
         try:
             run = await self._start(principal, context)
-        except (_Refused, Conflict, LimitReached, RunFailed, UnknownSession) as exc:
+        except (Conflict, LimitReached, RunFailed, UnknownSession) as exc:
             problem = updater.new_agent_message([new_text_part(str(exc))])
             # A task that waits still does so; a new one has come to nothing.
             is_new = context.current_task is None
@@ -212,7 +212,7 @@ class WorkflowExecutor(AgentExecutor):
         """Begin the run that a message asks for.
 
         Raises:
-            _Refused: The message is no answer to what the task waits for.
+            Conflict: The message is no answer to what the task waits for.
         """
         assert context.message is not None
         parts = context.message.parts
@@ -245,33 +245,14 @@ class WorkflowExecutor(AgentExecutor):
     def _decide(self, principal: Principal, outcome: NeedsApproval, data: list[Any]) -> None:
         """Allow or deny calls by the data of a message, never by its text; blocks."""
         session = Session.load(outcome.session, store=self._runs.store)
-        waiting = [call for call in session.open_calls if call.waits_for == "approval"]
-        if not waiting:
-            return  # somebody has decided where the server runs
-        if not principal.may_approve:
-            raise _Refused(
-                f"{principal.name!r} may not allow tool calls. Let somebody do so where the server "
-                f"runs (rath approve {outcome.session}), then send any message; or make a token "
-                "that may (rath serve token add NAME --approve)"
-            )
         choices: dict[str, object] = {}
         for each in data:
             given = cast("Mapping[str, object]", each if isinstance(each, Mapping) else {})
             decided = given.get("decisions")
             if isinstance(decided, Mapping):
                 choices |= cast("Mapping[str, object]", decided)
-        missing = [call.call.id for call in waiting if choices.get(call.call.id) not in DECISIONS]
-        if missing:
-            raise _Refused(
-                'send a data part {"decisions": {CALL: "approve" or "deny"}} for the calls '
-                f"{', '.join(missing)}; a text allows nothing"
-            )
-        by = f"client {principal.name}"
-        for call in waiting:
-            if choices[call.call.id] == "approve":
-                session.approve(call, by=by)
-            else:
-                session.deny(call, by=by)
+        advice = 'send a data part {"decisions": {CALL: "approve" or "deny"}}'
+        decide_calls(session, principal, lambda call: choices.get(call.call.id), advice)
 
     async def _publish(self, run: ServedRun, updater: TaskUpdater) -> None:
         session, is_later = run.session, False
@@ -291,10 +272,6 @@ class WorkflowExecutor(AgentExecutor):
             updater.new_agent_message(end.parts) if end.parts else None,
             metadata={"session_id": str(session.id)},
         )
-
-
-class _Refused(Exception):
-    """A message is no answer to what its task waits for; the text says what would be one."""
 
 
 class _End:

@@ -34,6 +34,7 @@ try:
 except ImportError as exc:
     raise MissingExtra("serve", "a server of workflows") from exc
 
+from rath.serving.agui_api import AguiRoutes
 from rath.serving.background import Background
 from rath.serving.openai_api import OpenAIRoutes, limit_error
 from rath.serving.openai_wire import WireError
@@ -68,6 +69,9 @@ class ServerOptions:
 
     mcp: bool = True
     """Whether each workflow is a tool over MCP, at `/mcp/NAME`."""
+
+    agui: bool = True
+    """Whether each workflow is served over AG-UI, at `/agui/NAME`."""
 
     tokens: TokenFile = field(default_factory=TokenFile)
     """Who may call. While it is empty only this machine may, as `local`."""
@@ -146,6 +150,8 @@ def asgi(
         except ImportError as exc:
             raise MissingExtra("serve", "A2A") from exc
         routes += a2a_routes(runs, chosen)
+    if chosen.agui:
+        routes += AguiRoutes(runs, chosen).routes()
     if chosen.mcp:
         from rath.serving.mcp_api import mcp_routes  # noqa: PLC0415  # as above
 

@@ -75,7 +75,7 @@ _log = logging.getLogger("rath.serving")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class _Answer(NamedTuple):
+class RunAnswer(NamedTuple):
     """The answer of a run that has ended or waits."""
 
     text: str
@@ -116,7 +116,7 @@ class OpenAIRoutes:
             ("POST", "/v1/embeddings", self._embed),
         ]
         return [
-            Route(path, partial(_answer_errors, handler), methods=[method])
+            Route(path, partial(answer_errors, handler), methods=[method])
             for method, path, handler in table
         ]
 
@@ -169,7 +169,7 @@ class OpenAIRoutes:
             has_usage = asked.stream_options is not None and asked.stream_options.include_usage
             return self._event_stream(run, self._chat_events(run, 0, has_usage=has_usage))
         await self._wait(request, run)
-        answer = await in_worker(partial(_answer_of, run.session))
+        answer = await in_worker(partial(answer_of, run.session))
         return JSONResponse(self._completion(run.request.workflow, run.session, answer, run.usage))
 
     async def _stored_chat(self, request: Request) -> Response:
@@ -184,11 +184,11 @@ class OpenAIRoutes:
             return self._event_stream(run, self._chat_events(run, after, has_usage=False))
         if run is not None:
             await self._wait(request, run)
-        answer = await in_worker(partial(_answer_of, session))
+        answer = await in_worker(partial(answer_of, session))
         return JSONResponse(self._completion(workflow, session, answer, _usage_of(session)))
 
     def _completion(
-        self, workflow: str, session: Session, answer: _Answer, usage: RathLLMTokenUsage
+        self, workflow: str, session: Session, answer: RunAnswer, usage: RathLLMTokenUsage
     ) -> dict[str, Any]:
         if answer.status == "cancelled":
             raise _cancelled()
@@ -215,7 +215,7 @@ class OpenAIRoutes:
                 new, n_chars = text[max(0, after - n_chars) :], n_chars + len(text)
                 if new:
                     yield _event(wire.chat_chunk(head, {"content": new}), str(n_chars))
-            answer = await in_worker(partial(_answer_of, session))
+            answer = await in_worker(partial(answer_of, session))
         except RunFailed as exc:
             yield _event(_failure(exc).body(), str(n_chars))
             return
@@ -445,6 +445,11 @@ class OpenAIRoutes:
     async def _start(self, request: Request, wanted: RunRequest) -> ServedRun:
         return await _until_disconnect(request, self._runs.start(wanted))
 
+    def _event_stream(
+        self, run: ServedRun, events: AsyncGenerator[ServerSentEvent]
+    ) -> EventSourceResponse:
+        return event_stream(run, events, self._options.disconnect_grace)
+
     async def _wait(self, request: Request, run: ServedRun) -> None:
         """Wait for the end of a run; a client that goes away leaves it."""
         try:
@@ -453,32 +458,40 @@ class OpenAIRoutes:
         except RunFailed as exc:
             raise _failure(exc) from exc
 
-    def _event_stream(
-        self, run: ServedRun, events: AsyncGenerator[ServerSentEvent]
-    ) -> EventSourceResponse:
-        stop = anyio.Event()
 
-        async def cancel_at_stop() -> None:
-            await stop.wait()
-            run.cancel()
+def event_stream(
+    run: ServedRun, events: AsyncGenerator[ServerSentEvent], grace: float | None
+) -> EventSourceResponse:
+    """Return the stream of a run; the run is cancelled when the server ends.
 
-        async def read() -> AsyncGenerator[ServerSentEvent]:
-            stopping = asyncio.ensure_future(cancel_at_stop())
-            try:
-                with run.reading(self._options.disconnect_grace):
-                    async for event in events:
-                        yield event
-            finally:
-                stopping.cancel()
+    Args:
+        run: The run, which is read as long as the client is there.
+        events: What is said of it.
+        grace: As in `ServedRun.reading`.
+    """
+    stop = anyio.Event()
 
-        return EventSourceResponse(
-            read(),
-            ping=PING_SECONDS,
-            send_timeout=SEND_SECONDS,
-            sep="\n",
-            shutdown_event=stop,
-            shutdown_grace_period=FAREWELL_SECONDS,
-        )
+    async def cancel_at_stop() -> None:
+        await stop.wait()
+        run.cancel()
+
+    async def read() -> AsyncGenerator[ServerSentEvent]:
+        stopping = asyncio.ensure_future(cancel_at_stop())
+        try:
+            with run.reading(grace):
+                async for event in events:
+                    yield event
+        finally:
+            stopping.cancel()
+
+    return EventSourceResponse(
+        read(),
+        ping=PING_SECONDS,
+        send_timeout=SEND_SECONDS,
+        sep="\n",
+        shutdown_event=stop,
+        shutdown_grace_period=FAREWELL_SECONDS,
+    )
 
 
 def principal_of(request: Request) -> Principal:
@@ -487,7 +500,7 @@ def principal_of(request: Request) -> Principal:
     return principal
 
 
-async def _answer_errors(handler: Handler, request: Request) -> Response:
+async def answer_errors(handler: Handler, request: Request) -> Response:
     """Answer what is wrong in the form of the API."""
     try:
         return await handler(request)
@@ -566,7 +579,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _answer_of(session: Session) -> _Answer:
+def answer_of(session: Session) -> RunAnswer:
     """Return the answer of a run that has ended or waits; blocks."""
     outcome = session.outcome
     answer = plain_answer(session)
@@ -576,10 +589,10 @@ def _answer_of(session: Session) -> _Answer:
         text = answer or session.text() or ""
     match outcome:
         case Cancelled():
-            return _Answer(text, "stop", "cancelled", None)
+            return RunAnswer(text, "stop", "cancelled", None)
         case NeedsInput():
             if client_calls(session):
-                return _Answer(text, "tool_calls", "completed", None)
+                return RunAnswer(text, "tool_calls", "completed", None)
             problem = outcome.question
         case NeedsApproval() | NeedsDecision():
             problem = (
@@ -589,17 +602,17 @@ def _answer_of(session: Session) -> _Answer:
         case RoundLimit() | BudgetExceeded() | DeadlineExceeded():
             problem = f"(The run was stopped: {outcome})"
             whole = "\n\n".join(filter(None, (text, problem)))
-            return _Answer(whole, "length", "incomplete", problem)
+            return RunAnswer(whole, "length", "incomplete", problem)
         case _:
-            return _Answer(text, "stop", "completed", None)
+            return RunAnswer(text, "stop", "completed", None)
     whole = "\n\n".join(filter(None, (text, problem)))
-    return _Answer(whole, "stop", "completed", problem)
+    return RunAnswer(whole, "stop", "completed", problem)
 
 
 def _response_of(run: ServedRun, previous: str | None) -> dict[str, Any]:
     """Return a whole response; blocks."""
     session = run.session
-    answer = _answer_of(session)
+    answer = answer_of(session)
     name = wire.response_id(session.id, run.first_row)
     head = _response_head(run.request.workflow, name, answer.status, previous)
     output: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from functools import cache
 from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
@@ -177,9 +178,9 @@ class EmbeddingRequest(Struct, frozen=True):
     dimensions: int | UnsetType = UNSET
 
 
-_DECODERS: dict[type[Struct], msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (ChatRequest, ResponseRequest, EmbeddingRequest)
-}
+@cache
+def _decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
+    return msgspec.json.Decoder(kind)
 
 
 def decode_request(kind: type[S], data: bytes) -> S:
@@ -189,7 +190,7 @@ def decode_request(kind: type[S], data: bytes) -> S:
         WireError: It is no JSON, or not such a request; the text names the member.
     """
     try:
-        request: S = _DECODERS[kind].decode(data)
+        request: S = _decoder(kind).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         found = re.search(r"`\$\.?([^`]*)`", str(exc))
         raise WireError(
@@ -331,6 +332,18 @@ def _own_results(results: Iterable[tuple[str, str]]) -> Said | None:
     if len(sessions) > 1:
         raise WireError("the results are of calls of several responses; give those of one")
     return Said(session_id=sessions.pop(), results=found)
+
+
+def session_of_calls(call_ids: Iterable[str]) -> UUID:
+    """Return the session that asked for calls.
+
+    Raises:
+        WireError: An id is none of this server, or they are of several sessions.
+    """
+    found = _own_results((each, "") for each in call_ids)
+    if found is None or found.session_id is None:
+        raise WireError("an id is that of no call of this server; give those that it named")
+    return found.session_id
 
 
 def _text(content: str | Sequence[_Part] | None) -> str:

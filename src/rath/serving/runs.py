@@ -491,6 +491,46 @@ def client_calls(session: Session) -> list[OpenCall]:
     return [call for call in session.open_calls if call.question == CLIENT_TOOL_QUESTION]
 
 
+DECISIONS = ("approve", "deny")
+
+
+def decide_calls(
+    session: Session,
+    principal: Principal,
+    choice_of: Callable[[OpenCall], object],
+    advice: str,
+) -> None:
+    """Allow or deny the calls that wait for it, by data and never by a text; blocks.
+
+    Nothing is done where none waits any more: somebody has decided where the server runs.
+
+    Args:
+        session: The session that waits.
+        principal: Who decides.
+        choice_of: Gives `approve` or `deny` for a call.
+        advice: How to give a decision, for the message.
+
+    Raises:
+        Conflict: The principal may not, or a decision is missing.
+    """
+    waiting = [call for call in session.open_calls if call.waits_for == "approval"]
+    if not waiting:
+        return
+    if not principal.may_approve:
+        raise Conflict(
+            f"{principal.name!r} may not allow tool calls. Let somebody do so where the server "
+            f"runs (rath approve {session.id}), then go on; or make a token that may (rath serve "
+            "token add NAME --approve)"
+        )
+    choices = [(call, choice_of(call)) for call in waiting]
+    missing = [call.call.id for call, choice in choices if choice not in DECISIONS]
+    if missing:
+        raise Conflict(f"{advice} for the calls {', '.join(missing)}; a text allows nothing")
+    for call, choice in choices:
+        decide = session.approve if choice == "approve" else session.deny
+        decide(call, by=f"client {principal.name}")
+
+
 async def stream_text(run: ServedRun) -> AsyncGenerator[str]:
     """Yield the text of a run as it comes: its answers, a blank line between two.
 
