@@ -196,7 +196,10 @@ def _content(content: object) -> object:
 
 def _part(part: object) -> object:
     match part:
-        case {"type": "image", "source": {"type": "data", "value": value, "mimeType": kind}}:
+        case {
+            "type": "image",
+            "source": {"type": "data", "value": str(value), "mimeType": str(kind)},
+        }:
             return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{value}"}}
         case _:
             return part

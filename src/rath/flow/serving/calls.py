@@ -198,8 +198,9 @@ class Calls:
             RefusedCall: It does not end though it was cancelled.
         """
         seconds = self._options.run_seconds
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 await session
         except TimeoutError:
             if not limit.expired():
