@@ -103,6 +103,8 @@ def test_an_error_of_a_scorer_is_told_and_tried_again(tmp_path: Path) -> None:
     assert (report.scores[0].mean, report.scores[0].n_errors) == (1.0, 1)
     assert report.first_errors == ("scorer fragile, jp: ValueError: no luck",)
     assert "1 errors" in str(report)
+    stored = ev.load_evaluation("capitals", World(tmp_path).store).report()
+    assert (stored.scores[0].n_errors, stored.first_errors) == (1, report.first_errors)
     broken[0] = False
     assert World(tmp_path).evaluate(fragile).report().scores[0].n_errors == 0
 

@@ -384,6 +384,8 @@ def entry_text(entry: record.Entry) -> str:
             return f"summary of {render.count_of(len(entry.replaced), 'row')}"
         case record.Verdict():
             score = "" if entry.score is None else f", score {entry.score:g}"
+            if entry.error is not None:
+                return f"check {entry.name}: no verdict: {render.one_line(entry.error)}"
             return f"check {entry.name}: {'passed' if entry.passed else 'failed'}{score}"
         case record.Interrupt():
             calls = f" on {', '.join(entry.calls)}" if entry.calls else ""

@@ -40,6 +40,8 @@ SCORING_AT_ONCE = 8
 """Sessions that are scored side by side; a guess that leaves a server of models its time."""
 
 _MAX_ERRORS = 5
+MAX_ERROR_CHARS = 4000
+"""Longest text of an error that a record holds; a guess, as for the errors of runs."""
 
 _log = logging.getLogger("rath.eval")
 
@@ -113,7 +115,8 @@ def evaluate(
 
     The runs are a job of `flow.map`, the scores verdicts in the records of their sessions. Called
     again under the same job, it serves what is there: no agent is asked again, and no scorer that
-    gave a score to the same answer and expected answer. Other or changed scorers are asked.
+    gave a score to the same answer and expected answer. Other or changed scorers are asked, and
+    those that raised an error.
 
     Args:
         workflow: What is evaluated.
@@ -300,24 +303,21 @@ def _score_session(
     for scorer in scorers:
         judge = f"{scorer.judge} [{example.digest()[:12]}]"
         verdict = known.get((scorer.name, judge))
-        if verdict is None:
+        if verdict is None or verdict.error is not None:
+            before = verdict
             try:
                 key = f"{session.id}/{scorer.name}/{judge}"
                 score = scorer.score(example, session, ScoringRun(key, store))
             except Exception as exc:  # noqa: BLE001  # of somebody else: told in the report
                 _log.info("scorer %s, %s: %r", scorer.name, example.key, exc)
-                error = f"{type(exc).__name__}: {exc}"
-                found.append(
-                    ScoredItem(
-                        example.key, epoch, scorer.name, session.id, None,
-                        error=error, tags=example.tags, expected=_expected_text(example),
-                    )
-                )  # fmt: skip
-                continue
-            if score is None:
-                continue
-            verdict = _verdict(scorer.name, judge, score)
-            new.append(verdict)
+                error = f"{type(exc).__name__}: {exc}"[:MAX_ERROR_CHARS]
+                verdict = _verdict(scorer.name, judge, Score(0.0), error=error)
+            else:
+                if score is None:
+                    continue
+                verdict = _verdict(scorer.name, judge, score)
+            if before is None or before.error != verdict.error:
+                new.append(verdict)
         item = _of_verdict(verdict, example.key, epoch, session.id)
         found.append(replace(item, tags=example.tags, expected=_expected_text(example)))
     if new:
@@ -325,16 +325,17 @@ def _score_session(
     return found
 
 
-def _verdict(name: str, judge: str, score: Score) -> Verdict:
+def _verdict(name: str, judge: str, score: Score, *, error: str | None = None) -> Verdict:
     return Verdict(
         operation=uuid4(),
         name=name,
         judge=judge,
-        passed=score.is_good,
-        score=score.value,
+        passed=score.is_good and error is None,
+        score=score.value if error is None else None,
         report=score.reasons,
         usd=score.usd,
         sessions=score.sessions,
+        error=error,
     )
 
 
@@ -376,4 +377,5 @@ def _of_verdict(verdict: Verdict, key: str, epoch: int, session: UUID) -> Scored
         passed=verdict.passed,
         reasons=verdict.report,
         usd=verdict.usd,
+        error=verdict.error,
     )

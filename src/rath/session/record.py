@@ -263,6 +263,9 @@ class Verdict(RecordEntry, frozen=True, kw_only=True, tag="verdict"):
     sessions: tuple[UUID, ...] = ()
     """The sessions in which models judged."""
 
+    error: str | None = None
+    """The error of the judge, which gave no score then; None where it judged."""
+
 
 class Interrupt(RecordEntry, frozen=True, kw_only=True, tag="interrupt"):
     """The run waits for somebody; `rows` names the row in which the model asked for the calls."""

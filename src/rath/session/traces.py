@@ -164,6 +164,9 @@ class _Context:
             "gen_ai.evaluation.name": verdict.name,
             "gen_ai.evaluation.score.label": "pass" if verdict.passed else "fail",
         }
+        if verdict.error is not None:
+            del attributes["gen_ai.evaluation.score.label"]
+            attributes["error.type"] = verdict.error.partition(":")[0]
         if verdict.score is not None:
             attributes["gen_ai.evaluation.score.value"] = float(verdict.score)
         if self.content is not None:

@@ -400,7 +400,7 @@ class PageEncoder:
                     "judge": self._text(entry.judge),
                     "passed": int(entry.passed),
                     "score": _number(entry.score),
-                    "report": self._text(entry.report),
+                    "report": self._text(entry.error or entry.report),
                     "workspace": entry.workspace_digest,
                 }
             case Interrupt():
