@@ -253,6 +253,6 @@ def test_a_loop_ends_when_nothing_shall_run() -> None:
 def test_a_selector_is_not_called_like_a_layer() -> None:
     router, _ = selector()
     with pytest.raises(TypeError):
-        router(caller(), FIRST)  # type: ignore[call-arg]  # wrong on purpose
+        router(caller(), FIRST)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(TypeError, match=r"\.forward\(session, \*workflows\)"):
         router(caller())

@@ -183,7 +183,7 @@ def test_a_call_takes_a_session() -> None:
     with pytest.raises(TypeError, match=r"Bare takes a Session, got str; .*from_user_message"):
         Bare()("hi")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(TypeError):
-        Bare()(user(), user())  # type: ignore[call-arg]  # wrong on purpose
+        Bare()(user(), user())  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_a_base_workflow_has_no_forward() -> None:

@@ -14,6 +14,7 @@ from rath.session import (
     ChunkKind,
     ChunkRow,
     LineageKind,
+    RowId,
     Session,
     create_system_session,
     create_user_session,
@@ -25,7 +26,7 @@ from rath.session.outcome import Completed
 from rath.session.record import Operation
 from rath.testing import FakeBackend
 from tests.support.api import Body
-from tests.support.sessions import cancelled_session, row_lists, sessions
+from tests.support.sessions import any_texts, cancelled_session, row_lists, sessions
 
 
 def grown(session: Session, rows: list[ChunkRow]) -> Session:
@@ -52,6 +53,26 @@ def test_derivations_have_the_rows_and_their_names(session: Session) -> None:
         assert [row.id for row in derived.chunk_table] == [row.id for row in session.chunk_table]
         assert derived.id != session.id
     assert (fork.parent_session_ids, detached.parent_session_ids) == ((session.id,), ())
+
+
+@given(session=sessions, text=any_texts, rows=row_lists)
+def test_saying_adds_one_row_and_shares_the_rest(
+    session: Session, text: str, rows: list[ChunkRow]
+) -> None:
+    before = list(session.chunk_table)
+    said = session.say(text)
+    other, later = session.say("another thing"), grown(said, rows)
+    *front, last = said.chunk_table
+    assert [(row, row.id) for row in front] == [(row, row.id) for row in before]
+    assert last == Session.from_user_message(text).chunk_table[0]
+    assert last.id == RowId(said.id, len(before))
+    assert (said.parent_session_ids, said.lineage_kind) == ((session.id,), LineageKind.OP_INPUT)
+    # Neither side sees what comes to the other.
+    assert list(session.chunk_table) == before
+    assert list(said.chunk_table) == [*front, last]
+    assert later.chunk_table.common_prefix(said.chunk_table) == len(before) + 1
+    assert other.chunk_table.common_prefix(said.chunk_table) == len(before)
+    assert list(said.merge(other).chunk_table) == [*before, last, other.chunk_table[-1]]
 
 
 def test_merge_refuses_different_backends() -> None:

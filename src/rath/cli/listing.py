@@ -74,6 +74,7 @@ _DERIVED = {
     LineageKind.OP_DETACH,
     LineageKind.OP_MERGE,
     LineageKind.OP_DELEGATE,
+    LineageKind.OP_INPUT,
     LineageKind.OP_SESSION_COMPRESS,
 }
 

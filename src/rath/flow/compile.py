@@ -100,8 +100,8 @@ class CompiledWorkflow(Referenced):
         """Return the workflow; the memories that it keeps open here stay here."""
         return CompiledWorkflow, (self.workflow,)
 
-    def __call__(self, session: Session) -> Session:
-        return self.workflow(session)
+    def __call__(self, session: Session, text: str | None = None) -> Session:
+        return self.workflow(session if text is None else session.say(text))
 
     def named_children(self) -> tuple[tuple[str, Workflow], ...]:
         """Return the workflows that the compiled one holds directly."""

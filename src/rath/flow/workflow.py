@@ -77,10 +77,14 @@ class Workflow(TaskTaking):
             f"{type(self).__name__} has no forward(session); define one that returns a Session"
         )
 
-    def __call__(self, session: Session) -> Session:
+    def __call__(self, session: Session, text: str | None = None) -> Session:
         """Run `forward` on a session and return its session, which may be pending.
 
         The hooks of the module are called around it, in the order in which they were registered.
+
+        Args:
+            session: With what it begins.
+            text: What the user says next: it begins with `session.say(text)` then.
 
         Raises:
             TypeError: The argument, or what `forward` returned, is not a Session.
@@ -90,6 +94,8 @@ class Workflow(TaskTaking):
                 f"{type(self).__name__} takes a Session, got {type(session).__name__}; make one "
                 "with Session.from_user_message(...)"
             )
+        if text is not None:
+            session = session.say(text)
         session, changes = self._passed_in(session)
         with passing_on(changes):
             return self._run(session)

@@ -251,6 +251,17 @@ def delegated(rows: ChunkTable, inherited: Inheritor, entry: Operation, body: Bo
     return replace(inherited(body), table=rows, outcome=outcome).with_entries(entry)
 
 
+def continued(row: ChunkRow, inherited: Inheritor, entry: Operation, body: Body) -> Body:
+    """Return the content of a parent with a row that the user adds.
+
+    What the parent waits for is passed on; any other end of its run is past.
+    """
+    before = inherited(body)
+    table = before.table.born_in(entry.session, [row])
+    outcome = suspension(body) or Completed()
+    return replace(before, table=table, outcome=outcome).with_entries(entry)
+
+
 def merged(mine: Inheritor, others: Inheritor, entry: Operation, ours: Body, theirs: Body) -> Body:
     """Return the content of two parents; the entry says what of the record was whose."""
     first, second = mine(ours), others(theirs)

@@ -1,4 +1,4 @@
-"""Sessions made from sessions: fork, detach, merge, undo; and how they are saved."""
+"""Sessions made from sessions: fork, say, detach, merge, undo; and how they are saved."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath.llm.image import ImageSource
 from rath.session.base import SessionBase
 from rath.session.bindings import Placement
-from rath.session.body import Body, branched, delegated, derived, merged
-from rath.session.chunk import ChunkTable, user_text_chunk
+from rath.session.body import Body, branched, continued, delegated, derived, merged
+from rath.session.chunk import ChunkRow, ChunkTable, user_text_chunk
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import PARENT_ROWS, Edge, note_content, stamped
 from rath.session.operation import Place
@@ -61,6 +61,7 @@ _OPERATORS: Mapping[DerivedKind, tuple[str, LineageKind]] = {
     "detach": ("Session.detach", LineageKind.OP_DETACH),
     "merge": ("Session.merge", LineageKind.OP_MERGE),
     "delegate": ("Session.delegate", LineageKind.OP_DELEGATE),
+    "input": ("input", LineageKind.OP_INPUT),
 }
 
 
@@ -83,8 +84,8 @@ class _Derivation(NamedTuple):
     after: tuple[Deferred[Any], ...] = ()
     """What must be there before the content is."""
 
-    begins_with: ChunkTable | None = None
-    """The rows of the session, where they are not those of a parent."""
+    new_rows: tuple[ChunkRow, ...] = ()
+    """The last rows of the session, where they are not those of a parent."""
 
 
 class Branching(SessionBase):
@@ -224,14 +225,31 @@ class Branching(SessionBase):
         Raises:
             TypeError: `task` is no text.
         """
-        if not isinstance(task, str):
-            raise TypeError(f"a task is text, not {type(task).__name__}: {task!r:.80}")
+        row = _user_row("a task is text", task, images)
         plan = self._plan("delegate")
-        rows = ChunkTable().born_in(plan.id, [user_text_chunk(task, images=images)])
+        rows = ChunkTable().born_in(plan.id, [row])
         content = self._cell.latest if self._cell.done() else None
         extras = () if content is None else ((PARENT_ROWS, len(content.table)),)
-        plan = plan._replace(extras=extras, begins_with=rows)
+        plan = plan._replace(extras=extras, new_rows=rows.rows)
         return self._new_session(plan, partial(delegated, rows, self.inheritor()), self._cell)
+
+    def say(self, text: str, images: Sequence[ImageSource] | None = ()) -> Self:
+        """Return a child of this session in which the user says `text` next.
+
+        So a conversation goes on: `agent(session.say("And now?"))`, or `agent(session,
+        "And now?")`. Returns at once, also while the run of this session goes on. What this
+        session waits for is passed on, as is that it was cancelled: then no model is asked.
+
+        Args:
+            text: What the user says.
+            images: What the user shows: paths or bytes.
+
+        Raises:
+            TypeError: `text` is no str.
+        """
+        row = _user_row("what the user says is text", text, images)
+        plan = self._plan("input")._replace(new_rows=(row,))
+        return self._new_session(plan, partial(continued, row, self.inheritor()), self._cell)
 
     def _plan(
         self, operation: DerivedKind, *others: Self, placement: Placement | None = None
@@ -279,7 +297,7 @@ class Branching(SessionBase):
                 plan.operation,
                 (plan.parents, cells),
                 workspace=plan.workspace,
-                rows=plan.begins_with,
+                rows=plan.new_rows,
             )
         # A derivation is its own run: one id serves the session and the operation.
         entry = Operation(
@@ -310,6 +328,12 @@ class Branching(SessionBase):
         collect_session(derivation)
         keep_derivation(derivation)
         return derivation
+
+
+def _user_row(expected: str, text: object, images: Sequence[ImageSource] | None) -> ChunkRow:
+    if not isinstance(text, str):
+        raise TypeError(f"{expected}, not {type(text).__name__}: {text!r:.80}")
+    return user_text_chunk(text, images=images)
 
 
 def _placement_of(plan: _Derivation, before: RecordedSession | None) -> Placement:

@@ -19,7 +19,7 @@ from rath.session.bindings import Placement
 from rath.session.body import Body, cancelled_body
 from rath.session.calls.requests import Context
 from rath.session.calls.results import CallResult, CheckedCall
-from rath.session.chunk import ChunkRow, ChunkTable
+from rath.session.chunk import ChunkRow
 from rath.session.content import (
     AssistantTurn,
     ResultText,
@@ -210,7 +210,7 @@ def find_derivation(
     inputs: tuple[Sequence[Edge], tuple[Deferred[Body], ...]],
     *,
     workspace: Workspace,
-    rows: ChunkTable | None = None,
+    rows: Sequence[ChunkRow] = (),
 ) -> RecordedSession | None:
     """Return the derivation that was made at a place before, None where it is to be made.
 
@@ -219,7 +219,7 @@ def find_derivation(
         kind: What it is.
         inputs: The parents, and the content it is made of.
         workspace: With which files it begins.
-        rows: Those that it begins with, where they are not those of a parent.
+        rows: The last ones, where they are not those of a parent.
 
     Raises:
         ResumeMismatch: At this place something else was made.
@@ -234,8 +234,10 @@ def find_derivation(
         return None
     required_operation(found, kind, place, workspace=workspace)
     recorded, before = content.table, found.provenance.parents
-    if rows is not None:
-        _check_rows(place, "the task", rows_digest(recorded), rows)
+    if rows:
+        what = "the task" if kind == "delegate" else "what the user says"
+        since = max(0, len(recorded) - len(rows))
+        _check_rows(place, what, rows_digest(recorded.since(since)), rows)
 
     def check(*bodies: Body) -> None:
         if not before and not parents:

@@ -37,6 +37,7 @@ OperationKind = Literal[
     "detach",
     "merge",
     "delegate",
+    "input",
     "memory",
     "check",
     "map",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 ServedKind = Literal["loop", "compress", "select"]
-DerivedKind = Literal["fork", "detach", "merge", "delegate"]
+DerivedKind = Literal["fork", "detach", "merge", "delegate", "input"]
 
 
 class ServedRun(Protocol):

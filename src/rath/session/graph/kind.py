@@ -21,4 +21,5 @@ class LineageKind(str, Enum):
     OP_DETACH = "op_detach"
     OP_MERGE = "op_merge"
     OP_DELEGATE = "op_delegate"
+    OP_INPUT = "op_input"
     OP_SESSION_COMPRESS = "op_session_compress"

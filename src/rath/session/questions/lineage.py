@@ -33,12 +33,12 @@ RUNS = frozenset({"run_session_loop", "run_session_compress"})
 DERIVATIONS = frozenset({"Session.fork", "Session.detach", "Session.merge", "Session.undo"})
 """Operators that only pass rows on."""
 
-BRANCHES = DERIVATIONS | {"Session.delegate", "Session.replay"}
-"""Operators that note an operation of kind fork, detach, merge or delegate."""
+BRANCHES = DERIVATIONS | {"Session.delegate", "Session.replay", "input"}
+"""Operators that note an operation of kind fork, detach, merge, delegate or input."""
 
 E = TypeVar("E", bound=Entry)
 
-_MAKERS = frozenset({"loop", "compress", "fork", "detach", "merge", "delegate", "map"})
+_MAKERS = frozenset({"loop", "compress", "fork", "detach", "merge", "delegate", "input", "map"})
 """Kinds of operations that make a session."""
 
 

@@ -137,7 +137,7 @@ def _replay_strictly(session: Session) -> Session:
 
 
 def _check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) -> None:
-    """Compare the rows of a fork or a merge with what its parents make.
+    """Compare the rows of a fork, a merge or an input with what its parents make.
 
     Raises:
         ReplayDifference: They are not the same.
@@ -146,14 +146,18 @@ def _check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) ->
     above = [nodes[edge.id].body for edge in edges if edge.id in nodes]
     if not above or len(above) != len(edges):
         return
+    made = node.body.table
     if operator == "Session.fork":
         expected = above[0].table
     elif operator == "Session.merge":
         expected = above[0].merged(above[1]).table
+    elif operator == "input":
+        expected = above[0].table
+        made = made.prefix(max(0, len(made) - 1))
     else:
         return
     where, what = f"session {short_id(node.id)}", f"what {operator} made"
-    differs = rows_differ(expected, node.body.table, where=where, what=what)
+    differs = rows_differ(expected, made, where=where, what=what)
     if differs is not None:
         raise differs
 
