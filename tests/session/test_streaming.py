@@ -16,13 +16,13 @@ from rath.errors import PersistenceError, SelfWaitError
 from rath.flow import Agent
 from rath.llm import Provider, RathLLMStreamDelta, register_chat_client
 from rath.llm.chat_request import RathLLMChatRequest
-from rath.llm.chat_response import RathLLMChatResponse
-from rath.session import ChunkRow, Session
+from rath.llm.chat_response import RathLLMAssistantMessage, RathLLMChatResponse
+from rath.session import ChunkRow, RowId, Session
 from rath.session.outcome import Cancelled, Completed, NeedsDecision
 from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall, Operation, ToolRun
-from rath.session.streaming import StreamEvent, TextDelta
-from rath.testing import tool_call
+from rath.session.streaming import SessionStream, StreamEvent, TextDelta, ToolEnd, ToolStart
+from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -33,6 +33,15 @@ async def read(session: Session) -> list[StreamEvent]:
 
 def rows(events: list[StreamEvent]) -> list[ChunkRow]:
     return [event for event in events if isinstance(event, ChunkRow)]
+
+
+def entries(events: list[StreamEvent]) -> list[StreamEvent]:
+    others = (ChunkRow, TextDelta, ToolStart, ToolEnd)
+    return [event for event in events if not isinstance(event, others)]
+
+
+def text_of(events: list[StreamEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
 class Gate:
@@ -61,7 +70,7 @@ def test_a_session_that_has_ended_gives_all_it_has() -> None:
     session = run([tool_call("f", {}, id="1"), "done"], FunctionTool("f", lambda *_: "yes"))
     events = asyncio.run(read(session.synchronize()))
     assert rows(events) == list(session.chunk_table)
-    assert [e for e in events if not isinstance(e, ChunkRow | TextDelta)] == list(session.record)
+    assert entries(events) == list(session.record)
 
 
 def test_each_of_several_readers_gets_all_at_its_own_pace(gate: Gate) -> None:
@@ -83,7 +92,7 @@ def test_each_of_several_readers_gets_all_at_its_own_pace(gate: Gate) -> None:
     assert [type(event) for event in first if isinstance(event, ModelCall | ToolRun | Operation)]
     for events in (first, *others):
         assert rows(events) == list(session.chunk_table)
-        assert [e for e in events if not isinstance(e, ChunkRow | TextDelta)] == [*session.record]
+        assert entries(events) == [*session.record]
 
 
 class WordByWord:
@@ -104,29 +113,140 @@ class WordByWord:
             assert self.was_read.acquire(timeout=PATIENCE)
         yield RathLLMStreamDelta(finish_reason="stop")
 
+    def let_go_on(self, event: StreamEvent) -> None:
+        if isinstance(event, TextDelta):
+            for _ in range(sum(event.text.count(word) for word in self._words)):
+                self.was_read.release()
 
-def test_text_comes_while_the_answer_does(tmp_path: Path) -> None:
+
+def streamed_words(agent: Agent, model: WordByWord, *, awaited: bool) -> list[StreamEvent]:
+    events: list[StreamEvent] = []
+
+    async def read_along() -> None:
+        async for event in agent(Session.from_user_message("go")).stream():
+            events.append(event)
+            model.let_go_on(event)
+
+    if awaited:
+        asyncio.run(asyncio.wait_for(read_along(), PATIENCE))
+        return events
+    for event in agent(Session.from_user_message("go")).stream():
+        events.append(event)
+        model.let_go_on(event)
+    return events
+
+
+@pytest.mark.parametrize("awaited", [True, False], ids=["async for", "for"])
+def test_text_comes_while_the_answer_does(tmp_path: Path, awaited: bool) -> None:
     model = WordByWord("one ", "two ", "three")
     register_chat_client("word-by-word", lambda _: model)
     agent = Agent(
         "You answer.", model.provider, system_tools=False, streaming=True, store=str(tmp_path)
     )
-    words: list[str] = []
-
-    async def main() -> list[StreamEvent]:
-        events: list[StreamEvent] = []
-        async for event in agent(Session.from_user_message("go")).stream():
-            events.append(event)
-            if isinstance(event, TextDelta):
-                words.append(event.text)
-                for _ in range(event.text.count(" ") + event.text.count("three")):
-                    model.was_read.release()
-        return events
-
-    events = asyncio.run(asyncio.wait_for(main(), PATIENCE))
-    assert "".join(words) == "one two three"
-    assert len(words) > 1
+    events = streamed_words(agent, model, awaited=awaited)
+    texts = [event for event in events if isinstance(event, TextDelta)]
+    assert text_of(events) == "one two three"
+    assert len(texts) > 1
     assert rows(events)[-1].payload["content"] == "one two three"
+    assert rows(events)[-1].id == RowId(texts[0].session, 1)
+
+
+def test_an_answer_is_streamed_where_somebody_reads(gate: Gate) -> None:
+    client = ScriptedClient([tool_call("gate", {}, id="1"), "done"])
+    agent = Agent("You answer.", client.provider, [gate.tool], system_tools=False)
+    session = agent(Session.from_user_message("go"))
+    stream = session.stream()
+    gate.open()
+    assert text_of(list(stream)) == "done"
+    _, last = [entry for entry in session.record if isinstance(entry, ModelCall)]
+    assert last.evidence.parameters["stream"] is True
+    quiet = Agent("You answer.", ScriptedClient(["done"]).provider, streaming=False)
+    unread = quiet(Session.from_user_message("go"))
+    assert text_of(list(unread.stream())) == "done"
+    (call,) = [entry for entry in unread.record if isinstance(entry, ModelCall)]
+    assert "stream" not in call.evidence.parameters
+
+
+def test_a_client_that_cannot_stream_gives_its_text_at_once() -> None:
+    register_chat_client("whole", lambda _: Whole())
+    agent = Agent("You answer.", Whole.provider, system_tools=False)
+    assert text_of(list(agent(Session.from_user_message("go")).stream())) == "whole"
+
+
+class Whole:
+    provider = Provider(provider_kind="whole", model="own")
+
+    def complete(self, req: RathLLMChatRequest) -> RathLLMChatResponse:
+        return ScriptedClient(["whole"]).complete(req)
+
+
+def test_only_the_text_of_the_run_itself_is_told() -> None:
+    session = run(["one"])
+    later = run(["two"], user=session.say("and now?")).synchronize()
+    events = list(later.stream())
+    assert text_of(events) == "two"
+    assert rows(events) == list(later.chunk_table)
+
+
+class Held:
+    """A turn that is given once somebody reads."""
+
+    def __init__(self, turn: RathLLMAssistantMessage) -> None:
+        self._turn = turn
+        self._is_read = threading.Event()
+
+    def __call__(self, _: RathLLMChatRequest) -> RathLLMAssistantMessage:
+        assert self._is_read.wait(PATIENCE)
+        return self._turn
+
+    def let_go(self, stream: SessionStream) -> SessionStream:
+        self._is_read.set()
+        return stream
+
+
+def test_tool_calls_have_a_start_and_an_end(gate: Gate) -> None:
+    turn = tool_call("gate", {"n": 1}, tool_call("lost", "{broken", id="b"), id="a", content="So.")
+    model = Held(turn)
+    session = run([model, "done"], gate.tool)
+    events: list[StreamEvent] = []
+    for event in model.let_go(session.stream()):
+        events.append(event)
+        if isinstance(event, ToolStart) and event.tool == "gate":
+            assert session.is_pending
+            gate.open()
+    starts = {one.call_id: one for one in events if isinstance(one, ToolStart)}
+    ends = {one.call_id: one for one in events if isinstance(one, ToolEnd)}
+    assert starts["a"] == ToolStart(session.id, "a", "gate", {"n": 1})
+    assert starts["b"] == ToolStart(session.id, "b", "lost", {})
+    assert (ends["a"].status, ends["a"].text, ends["b"].status) == ("done", '"open"', "failed")
+    for call_id, start in starts.items():
+        assert events.index(start) < events.index(ends[call_id])
+    # Whoever reads it later is told the same, in the order of the record.
+    later = [one for one in session.stream() if isinstance(one, TextDelta | ToolStart | ToolEnd)]
+    assert later == [
+        TextDelta("So.", session.id),
+        *(starts["a"], ends["a"], starts["b"], ends["b"]),
+        TextDelta("done", session.id),
+    ]
+
+
+def test_calls_of_an_agent_inside_a_call_name_its_session() -> None:
+    inner_sessions: list[Session] = []
+
+    def ask(session: Session, _: object) -> str | None:
+        looking = FunctionTool("look", lambda *_: "seen")
+        inner_sessions.append(
+            run([tool_call("look", id="i"), "found"], looking, user=session.delegate("look"))
+        )
+        return inner_sessions[-1].text()
+
+    model = Held(tool_call("ask", id="o"))
+    out = run([model, "done"], FunctionTool("ask", ask))
+    starts = [event for event in model.let_go(out.stream()) if isinstance(event, ToolStart)]
+    assert [(one.call_id, one.session) for one in starts] == [
+        ("o", out.id),
+        ("i", inner_sessions[0].id),
+    ]
 
 
 def test_leaving_the_reading_leaves_the_run_alone(gate: Gate) -> None:

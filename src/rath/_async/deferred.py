@@ -7,8 +7,8 @@ import contextvars
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from types import TracebackType
@@ -22,9 +22,9 @@ from rath.errors import RathError, SelfWaitError
 if TYPE_CHECKING:
     import asyncio
     import logging
-    from concurrent.futures import Future
+    from concurrent import futures
 else:
-    asyncio, logging = lazy_modules(__name__, "asyncio", "logging")
+    asyncio, futures, logging = lazy_modules(__name__, "asyncio", "concurrent.futures", "logging")
 
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Deferred(Generic[T]):
         self._awaited: tuple[Deferred[Any], ...] = ()
         self._nested: Nested | None = None
         self._at_end: tuple[tuple[int, Callable[[], None]], ...] | None = ()
-        self._watchers: tuple[Callable[[], object], ...] = ()
+        self._watchers: tuple[weakref.ref[_Waker], ...] = ()
         self.dependents = 0
 
     @staticmethod
@@ -179,49 +179,57 @@ class Deferred(Generic[T]):
     def report(self, progress: T) -> None:
         """Publish what the run has made so far."""
         self._latest = progress
-        for changed in self._watchers:
-            changed()
+        for ref in self._watchers:
+            _wake(ref, progress)
 
     @property
     def is_watched(self) -> bool:
         """Whether somebody reads what the run makes while it goes on."""
-        return bool(self._watchers)
+        return any(ref() is not None for ref in self._watchers)
 
-    async def progress(self) -> AsyncGenerator[T]:
-        """Yield what the run has made so far whenever it has grown, and its value last.
+    def progress(self) -> Progress[T]:
+        """Return an iterator over what the run makes; it counts as a reader from now on.
 
-        Whoever is slow gets the newest and not each: what is read grows, so nothing is lost. Any
-        number may read, in any event loop; leaving the loop over it ends the reading alone.
+        Any number may read, each at its own pace, in `for` and in `async for` of any event loop.
+        Whoever is slow gets the newest and not each: what is read grows, so nothing is lost.
+        """
+        return Progress(self)
+
+    def watch(self, waker: _Waker) -> None:
+        """Wake a reader whenever there is more, as long as it is there; it is not kept alive."""
+        if self._running is None:
+            return
+        ref = weakref.ref(waker)
+        with _waits:
+            alive = [each for each in self._watchers if each() is not None]
+            self._watchers = (*alive, ref)
+        self._running.future.add_done_callback(partial(_wake, ref))
+
+    def unwatch(self, waker: _Waker) -> None:
+        """Wake a reader no more."""
+        with _waits:
+            self._watchers = tuple(ref for ref in self._watchers if ref() not in (None, waker))
+
+    def wait_for(self, waiter: futures.Future[None]) -> None:
+        """Wait for news of a run that goes on; Ctrl-C ends the run, as it does in `result`.
+
+        Raises:
+            SelfWaitError: As for `result`.
+        """
+        self._refuse_other_process()
+        self._refuse_own_thread()
+        with self._awaited_by(_writing.get()):
+            self._wait(waiter)
+
+    async def await_for(self, waiter: futures.Future[None]) -> None:
+        """Wait for news of a run that goes on, in any event loop.
 
         Raises:
             SelfWaitError: The caller runs inside the run that it would wait for.
-            BaseException: Whatever ended the run.
         """
-        if not self.done():
-            self._refuse_other_process()
-            assert self._running is not None
-            loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-            def wake(_: object = None) -> None:
-                with suppress(RuntimeError):  # its event loop has ended, and the reader with it
-                    loop.call_soon_threadsafe(changed.set)
-
-            with self._awaited_by(_writing.get()):
-                with _waits:
-                    self._watchers = (*self._watchers, wake)
-                self._running.future.add_done_callback(wake)
-                try:
-                    while not self.done():
-                        changed.clear()
-                        latest = self._latest
-                        if latest is not None:
-                            yield latest
-                        if not self.done():
-                            await changed.wait()
-                finally:
-                    with _waits:
-                        self._watchers = tuple(each for each in self._watchers if each is not wake)
-        yield self._get()
+        self._refuse_other_process()
+        with self._awaited_by(_writing.get()):
+            await asyncio.wrap_future(waiter)
 
     def at_end(self, call: Callable[[], None]) -> bool:
         """Have `call` made when the run has ended, before anybody can read what came of it.
@@ -264,15 +272,11 @@ class Deferred(Generic[T]):
             BaseException: Whatever ended the run; the same object at every read.
         """
         if not self.done():
+            assert self._running is not None
             self._refuse_other_process()
-            if runtime().is_own_thread():
-                raise SelfWaitError(
-                    f"a blocking read of {self._name()} on an event loop of rath would stop "
-                    "everything that runs there; use `await session` in async code, or "
-                    "`partial_table`"
-                )
+            self._refuse_own_thread()
             with self._awaited_by(_writing.get()):
-                self._wait()
+                self._wait(self._running.future)
         return self._get()
 
     def cancel(self) -> None:
@@ -351,10 +355,10 @@ class Deferred(Generic[T]):
             raise self._error.with_traceback(self._traceback)
         return self._value  # type: ignore[return-value]  # written once; T may itself be None
 
-    def _wait(self) -> None:
+    def _wait(self, future: futures.Future[Any]) -> None:
         assert self._running is not None
         try:
-            wait_interruptibly(self._running.future)
+            wait_interruptibly(future)
         except KeyboardInterrupt:
             self.cancel_chain()
             _wait_briefly(self._running.future)
@@ -393,6 +397,14 @@ class Deferred(Generic[T]):
         """Return the cells that the run cannot end without, as far as is known."""
         return self.inputs + self._awaited
 
+    def _refuse_own_thread(self) -> None:
+        if runtime().is_own_thread():
+            raise SelfWaitError(
+                f"a blocking read of {self._name()} on an event loop of rath would stop "
+                "everything that runs there; use `await session` in async code, or "
+                "`partial_table`"
+            )
+
     def _refuse_other_process(self) -> None:
         if self._running is not None and self._running.pid != os.getpid():
             raise RathError(
@@ -422,6 +434,94 @@ class Deferred(Generic[T]):
 
     def __del__(self) -> None:
         self.tell_unread()
+
+
+class _Waker:
+    """One reader of a cell: how often there was more for it, and what it waits with."""
+
+    __slots__ = ("__weakref__", "n_wakes", "waiter")
+
+    def __init__(self) -> None:
+        self.n_wakes = 1
+        self.waiter: futures.Future[None] | None = None
+
+    def wake(self) -> None:
+        """Note that there is more; called on the runtime thread."""
+        self.n_wakes += 1
+        waiter, self.waiter = self.waiter, None
+        # A reader that was cancelled waits no more.
+        if waiter is not None and waiter.set_running_or_notify_cancel():
+            waiter.set_result(None)
+
+
+class Progress(Generic[T]):
+    """What a run has made so far whenever it has grown, and its value last; see `progress`.
+
+    Raises:
+        SelfWaitError: The caller runs inside the run that it would wait for.
+        BaseException: Whatever ended the run, after what it had made.
+    """
+
+    __slots__ = ("_cell", "_is_over", "_n_seen", "_waker")
+
+    def __init__(self, cell: Deferred[T]) -> None:
+        self._cell = cell
+        self._waker = _Waker()
+        self._n_seen = 0
+        self._is_over = False
+        cell.watch(self._waker)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        while not self._is_over:
+            found = self._look() or self._arm_and_look()
+            if isinstance(found, tuple):
+                return found[0]
+            self._cell.wait_for(found)
+        raise StopIteration
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        while not self._is_over:
+            found = self._look() or self._arm_and_look()
+            if isinstance(found, tuple):
+                return found[0]
+            await self._cell.await_for(found)
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """Read no more; the run goes on."""
+        self._is_over = True
+        self._cell.unwatch(self._waker)
+
+    def _look(self) -> tuple[T] | None:
+        """Return what is new, None for nothing."""
+        cell, is_done = self._cell, self._cell.done()
+        n_seen, self._n_seen = self._n_seen, self._waker.n_wakes
+        is_new = n_seen != self._n_seen
+        latest = cell.latest
+        if is_new and latest is not None and not (is_done and cell.error() is None):
+            return (latest,)
+        if not is_done:
+            return None
+        self.close()
+        return (cell.result(),)
+
+    def _arm_and_look(self) -> tuple[T] | futures.Future[None]:
+        """Return what came meanwhile, or what is done when there is more."""
+        waiter: futures.Future[None] = futures.Future()
+        self._waker.waiter = waiter
+        return self._look() or waiter
+
+
+def _wake(ref: weakref.ref[_Waker], _: object) -> None:
+    waker = ref()
+    if waker is not None:
+        waker.wake()
 
 
 _failed: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()
@@ -457,7 +557,7 @@ def _is_over(ref: weakref.ref[Deferred[Any]]) -> bool:
     return cell is None or cell.done()
 
 
-def _wait_briefly(future: Future[Any]) -> None:
+def _wait_briefly(future: futures.Future[Any]) -> None:
     try:
         future.exception(timeout=_INTERRUPT_SECONDS)
     except TimeoutError:

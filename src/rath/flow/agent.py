@@ -70,7 +70,8 @@ class Agent(Remembering, Workflow):
             `session.output` gives the object. None for plain text.
         output_retries: Model calls that may follow an answer that does not fit `output`; the
             model reads what was wrong with it.
-        streaming: Have answers streamed also without `on_event`, for `session.stream()`.
+        streaming: Whether answers are streamed also without `on_event`, for `session.stream()`. By
+            default where somebody reads that when a model is asked.
         store: Where runs are recorded, or the URL of that; it implies `persist`.
 
     Raises:
@@ -101,7 +102,7 @@ class Agent(Remembering, Workflow):
         approval: ApprovalRule = "never",
         output: object = None,
         output_retries: int = 2,
-        streaming: bool = False,
+        streaming: bool | None = None,
         store: SessionStore | str | None = None,
     ) -> None:
         super().__init__(description)
@@ -139,7 +140,8 @@ class Agent(Remembering, Workflow):
             agent_provider=self.agent.provider,
             tools=[*self.tools, *added.tools],
             max_tool_rounds=self.max_tool_rounds,
-            on_event=self.on_event or (_ignore if self.streaming or added.streaming else None),
+            on_event=self.on_event,
+            streaming=True if added.streaming else self.streaming,
             persist=self.persist,
             store=self.store,
             durability=self.durability,
@@ -277,10 +279,6 @@ _caller_options: ContextVar[CallerOptions] = ContextVar(
 def adding(options: CallerOptions) -> ValueScope[CallerOptions]:
     """Add to the agents of the workflows that are called inside."""
     return ValueScope(_caller_options, options)
-
-
-def _ignore(_: RathLLMStreamDelta) -> None:
-    return
 
 
 def _store_of(lease: Lease | None) -> MemoryStore | None:

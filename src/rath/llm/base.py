@@ -136,13 +136,18 @@ class BodyDraft(ChatDraft):
         return self._call
 
 
+def can_stream(client: ChatClient) -> bool:
+    """Tell whether a client can give its answers as they come."""
+    return callable(getattr(client, "complete_stream", None))
+
+
 def require_streaming(client: ChatClient) -> None:
     """Refuse a client that cannot stream.
 
     Raises:
         TypeError: The client has no `complete_stream`.
     """
-    if not callable(getattr(client, "complete_stream", None)):
+    if not can_stream(client):
         raise TypeError(
             f"{type(client).__name__} cannot stream: it has no `complete_stream`. Give it one "
             "(see rath.llm.StreamingChatClient), or leave out on_event"

@@ -36,7 +36,7 @@ from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session.chunk import ChunkRow
 from rath.session.graph.kind import LineageKind
 from rath.session.outcome import Outcome
-from rath.session.record import Entry, Time, ToolRun
+from rath.session.record import Entry, Time, ToolRun, ToolStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +236,39 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More text of an answer that is being streamed; the row that follows has all of it."""
+    """More text of an answer, as it comes; the row that follows has all of it."""
 
     text: str
+    session: UUID
+    """The session whose run has the answer."""
 
 
-StreamEvent = ChunkRow | Entry | TextDelta
+@dataclass(frozen=True, slots=True)
+class ToolStart:
+    """A tool call begins."""
+
+    session: UUID
+    """The session whose run makes the call; another one than is read for a run inside a call."""
+
+    call_id: str
+    tool: str
+    arguments: Mapping[str, Any]
+    """As the model gave them; empty where they could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnd:
+    """A tool call has ended, or waits for somebody; each has a `ToolStart` before it."""
+
+    session: UUID
+    call_id: str
+    tool: str
+    status: ToolStatus
+    text: str
+    """What the model reads; "" where it reads nothing, or where that was not kept."""
+
+    duration_ms: float
+
+
+StreamEvent = ChunkRow | Entry | TextDelta | ToolStart | ToolEnd
 """What `Session.stream` yields."""

@@ -1,21 +1,23 @@
-"""Saving sessions, and loading them back into what they were."""
+"""Saving sessions, loading them back into what they were, and following them elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from rath._async.deferred import Deferred, runs_above
 from rath._async.runtime import runtime, wait_interruptibly
 from rath._core.dataclasses import dataclass
 from rath._core.references import not_portable
+from rath._core.text import short_id
+from rath._core.vector import GrowingVector
 from rath.backend import registry as backends
 from rath.backend.abc import Backend, BackendSandbox, BackendSandboxSpec
 from rath.backend.persistence.registry import PersistentSandboxRegistry, Reattachable
@@ -23,7 +25,8 @@ from rath.backend.workspace import StoredWorkspace, live_sandbox
 from rath.errors import BackendNotFound, PersistenceError, RathError, SessionDamaged, WorkspaceLost
 from rath.session.autosave import is_autosaving_lately
 from rath.session.bindings import Placement, StoredSandbox
-from rath.session.body import Unfinished
+from rath.session.body import Body, State, Unfinished
+from rath.session.chunk import ChunkTable
 from rath.session.events import Event, Header, PlacementChange
 from rath.session.graph.legacy import SessionLineage
 from rath.session.log.ancestors import (
@@ -618,3 +621,59 @@ def _write_alone(complete: CompleteSession, store: FileStore) -> LogWriter:
 def _result(done: Future[Any]) -> Any:
     wait_interruptibly(done)
     return done.result()
+
+
+def follow(session: UUID | str, store: SessionStore | str | None = None) -> Session:
+    """Return a session that grows as its log does; see `Session.follow`."""
+    opened = open_store(store) if isinstance(store, str) else store or default_store()
+    loaded = load(opened, session)
+    known = loaded.session
+    if not opened.is_being_written(known.id):
+        return load(opened, known.id).session  # it may have ended just now
+    body: Deferred[Body] = Deferred.start(
+        partial(_read_along, opened, loaded),
+        owner=uuid4(),
+        label=f"reading session {short_id(known.id)} as it comes",
+        on_cancel=lambda latest: latest or known.body.result(),
+        at_exit="leave",
+    )
+    followed = Session.from_body(
+        body,
+        known.provenance,
+        id=known.id,
+        placement=known.placement.share(),
+        provider=known.provider,
+        lineage=known.lineage,
+    )
+    return followed
+
+
+async def _read_along(store: SessionStore, loaded: Loaded, cell: Deferred[Body]) -> Body:
+    """Apply the events of a log as they come, and return the session when nobody writes it."""
+    content, session = loaded.session.body.result(), loaded.session.id
+    rows = GrowingVector(content.table.vector)
+    record = GrowingVector(content.record)
+    state = State(session, rows, record)
+    state.resume(loaded.unfinished)
+    if loaded.unfinished is not None and loaded.unfinished.partial_text:
+        state.partial.append(loaded.unfinished.partial_text)
+    cell.report(content)
+    lines = store.follow(session, loaded.size)
+    while (data := await runtime().call_in_worker(partial(_next, lines))) is not None:
+        for event in loaded.reader.feed(data):
+            state.apply(event)
+        cell.report(
+            Body(
+                ChunkTable(rows.vector),
+                record.vector,
+                content.outcome,
+                content.given,
+                state.unfinished,
+            )
+        )
+    whole = await runtime().call_in_worker(partial(load, store, session))
+    return whole.session.body.result()
+
+
+def _next(lines: Iterator[bytes]) -> bytes | None:
+    return next(lines, None)

@@ -261,6 +261,7 @@ def run_session_loop(
     approval: ApprovalRule = "never",
     hooks: LoopHooks | None = None,
     purpose: Purpose = "turn",
+    streaming: bool | None = None,
 ) -> Session:
     """Let a model answer a session, calling tools until a turn calls none.
 
@@ -294,6 +295,8 @@ def run_session_loop(
         purpose: What its model calls are for, in the record.
         hooks: Functions that are shown answers and tool calls, and may change them. What is shown
             to `on_event` was not shown to them.
+        streaming: Whether answers are streamed also without `on_event`. None: where somebody reads
+            `session.stream()` when a model is asked, and its client can stream.
 
     Returns:
         A new session in the user session's sandbox, with the user session's provider.
@@ -312,7 +315,8 @@ def run_session_loop(
     check_approval(approval, "run_session_loop")
     _check_given(executor, on_event, recall, hooks)
     origin: ProviderOrigin = "session" if agent_provider is None else "call"
-    candidates = candidates_for(provider, executor, on_event, origin=origin)
+    is_streamed = on_event if streaming is None else streaming or on_event
+    candidates = candidates_for(provider, executor, is_streamed or None, origin=origin)
     check_budget("run_session_loop", candidates)
     table = tool_table(tools, system_tools=system_tools)
     offers = {name: offer(tool) for name, tool in table.items()}
@@ -343,6 +347,7 @@ def run_session_loop(
         approval=approval,
         max_tool_rounds=max_tool_rounds,
         on_event=on_event,
+        streaming=streaming,
         recall=recall if served is None else served.recall(recall),
         timeout=timeout,
         placement=((before and before.placement) or user_session.placement).share(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -27,7 +27,7 @@ from rath.session.chunk import (
     user_text_chunk,
 )
 from rath.session.derive import Branching
-from rath.session.events import GivenUsage, StreamEvent
+from rath.session.events import GivenUsage
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import (
@@ -45,10 +45,14 @@ from rath.session.record import Entry, evidence_of, last_text
 from rath.session.tooling import Tool
 
 if TYPE_CHECKING:
+    from rath.session import streaming
     from rath.session.files import session_files
     from rath.session.files.session_files import SessionFiles
+    from rath.session.streaming import SessionStream
 else:
-    (session_files,) = lazy_modules(__name__, "rath.session.files.session_files")
+    session_files, streaming = lazy_modules(
+        __name__, "rath.session.files.session_files", "rath.session.streaming"
+    )
 
 
 # They are written against the class.
@@ -56,8 +60,7 @@ _save = lazy_function("rath.session.loading", "save")
 _load_stored = lazy_function("rath.session.loading", "load_stored")
 _stored_at = lazy_function("rath.session.loading", "stored_at")
 _load_reference = lazy_function("rath.session.loading", "load_reference")
-_follow = lazy_function("rath.session.streaming", "follow")
-_stream = lazy_function("rath.session.streaming", "stream")
+_follow = lazy_function("rath.session.loading", "follow")
 _replay_session = lazy_function("rath.session.run.replay", "replay_session")
 
 
@@ -375,25 +378,28 @@ class Session(Branching, Checking, Deciding, TypedReading, Referenced):
         yield from self._cell.__await__()
         return self
 
-    def stream(self) -> AsyncGenerator[StreamEvent]:
-        """Yield rows, record entries and streamed text, those that are there and then as they come.
+    def stream(self) -> SessionStream:
+        """Return the events of this session: those that are there, and then as they come.
 
-        In any event loop, until the run ends; then its error is raised if it failed. Any number may
-        read at once, each at its own pace: whoever is slow misses no row and no entry, and gets
-        more text at a time. The text of an answer comes where the run streams it, as an agent with
-        `on_event` or `streaming=True` does; the row that follows has all of it. Leaving the loop
-        leaves the run alone.
+        For `for`, and for `async for` in any event loop, until the run ends; then its error is
+        raised if it failed. Events are rows and record entries, `TextDelta` with the text of the
+        answers of this run, `ToolStart` and `ToolEnd`. Any number may read at once, each at its own
+        pace: whoever is slow misses nothing, and gets more text at a time. Leaving the loop leaves
+        the run alone.
+
+        A model is asked for a streamed answer where somebody reads when it is asked; so is one of
+        an agent with `on_event` or `streaming=True` always, with `streaming=False` never. Else the
+        text of an answer comes at once, when it is there.
 
         Example:
-            async for event in session.stream():
+            for event in agent(session).stream():
                 if isinstance(event, TextDelta):
                     print(event.text, end="")
 
         Raises:
             SelfWaitError: It is read inside the run that makes this session.
         """
-        events: AsyncGenerator[StreamEvent] = _stream(self)
-        return events
+        return streaming.SessionStream(self.id, self.body)
 
     def cancel(self) -> Session:
         """End the run, its model call and its child processes; what was written stays.

@@ -16,7 +16,9 @@ from msgspec.structs import replace as replace_struct
 from rath._async.deferred import Deferred
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
+from rath.llm.base import can_stream
 from rath.llm.chat_request import RathLLMFunctionTool
+from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.client import warm_up
 from rath.llm.evidence import Exchange
 from rath.llm.provider import Provider
@@ -102,6 +104,9 @@ class LoopPlan(RunPlan):
 
     max_tool_rounds: int
     on_event: OnEventCb | None
+    streaming: bool | None = None
+    """Whether answers are streamed without `on_event`; None: where somebody reads along."""
+
     recall: Recall | None
     timeout: float | None
     goes_on: ResumePoint | None = None
@@ -343,7 +348,7 @@ class TurnCalls:
     ) -> Suspending | None:
         """Make calls; returns how the run ends, where some of them wait."""
         row, session = here.turn_row.index, self._snapshot()
-        if self._log.is_recorded:
+        if self._log.is_recorded or self._log.is_watched:
             # A call is begun once its hooks have let it pass: until then it is shown to them anew.
             started = await self._let_pass(here, session)
             await self._log.write_intents(
@@ -601,7 +606,7 @@ class LoopRun:
             head=head,
             request=partial(turn_request, self._plan.schemas, self._plan.output_spec),
             context=context,
-            streaming=self._plan.on_event is not None,
+            streaming=self._plan.on_event is not None or self._plan.streaming is True,
         )
         return Conversation(self._plan.candidates, frame)
 
@@ -637,7 +642,18 @@ class LoopRun:
             conversation.ask, self._log.body, note, operation=self._id, purpose=purpose, row=row
         )
         on_event = self._plan.on_event
-        return ask() if on_event is None else self._ask_streamed(ask, on_event)
+        return self._ask_for_readers(ask) if on_event is None else self._ask_streamed(ask, on_event)
+
+    async def _ask_for_readers(self, ask: Callable[..., Awaitable[Exchange]]) -> Exchange:
+        """Ask, and have the answer streamed where that is wanted or somebody reads along."""
+        plan, is_streamed = self._plan, self._plan.streaming
+        if plan.served is not None:
+            is_streamed = False
+        elif is_streamed is None and all(can_stream(each.client) for each in plan.candidates):
+            if self._n_calls == 1 and not self._cell.is_watched:
+                await asyncio.sleep(READER_SECONDS)
+            is_streamed = self._cell.is_watched
+        return await (ask(on_delta=watched(_ignore, self._log, self._id)) if is_streamed else ask())
 
     async def _ask_streamed(
         self, ask: Callable[..., Awaitable[Exchange]], on_event: OnEventCb
@@ -677,6 +693,16 @@ def _row_of(exchange: Exchange) -> ChunkRow:
     message = exchange.response.primary_choice.message
     text = message.refusal if message.refusal and not message.content else message.content
     return assistant_turn_chunk(tool_calls=message.tool_calls, content=text)
+
+
+READER_SECONDS = 0.001
+"""How long a run waits before its first request for whoever reads along: `agent(session).stream()`
+has one a moment after the run was submitted. With none of it 27 of 100 readers came too late on a
+busy machine, with it 0 to 2."""
+
+
+def _ignore(_: RathLLMStreamDelta) -> None:
+    """Take a delta that is for those who read along."""
 
 
 def _run_id(plan: LoopPlan) -> UUID:

@@ -131,6 +131,11 @@ class RunLog:
         return self._recorder is not None and self._recorder.is_open
 
     @property
+    def is_watched(self) -> bool:
+        """Whether somebody reads along."""
+        return self._cell.is_watched
+
+    @property
     def state(self) -> State:
         """The fold of all events."""
         return self._state
@@ -305,7 +310,7 @@ class RunLog:
     def show_partial(self, operation: UUID, text: str) -> None:
         """Show more text of an answer that is being streamed to those who read along."""
         self._state.apply(PartialText(operation, text))
-        if self._cell.is_watched:
+        if self.is_watched:
             self._report_content()
 
     def write_partial(self, operation: UUID, text: str) -> None:
@@ -364,7 +369,7 @@ class RunLog:
         return events
 
     def _report_content(self) -> None:
-        is_shown = self._cell.is_watched and self._state.partial
+        is_shown = self.is_watched and self._state.partial
         unfinished = self._state.unfinished if self._state.is_open or is_shown else None
         table = ChunkTable(self._rows.vector, cache=self._cache)
         if self._input is not None and not len(self._rows):
