@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -54,7 +55,7 @@ def test_calls_are_approved_denied_and_edited_and_the_run_goes_on(
     out = go(["done"], tool, user=Session.load(ident))
     assert sorted(tool.calls) == [1, 7]
     assert results(out)[1][1]["message"].endswith("too early")
-    assert [each.by for each in decisions(out)] == ["ada", "Session.deny", "Session.edit"]
+    assert [each.by for each in decisions(out)] == ["ada", getpass.getuser(), getpass.getuser()]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rath import ask
 from rath.errors import SelfWaitError
 from rath.llm import Provider
 from rath.session import (
@@ -40,7 +41,7 @@ from rath.session.session import EDGE_ROWS, show_session
 from rath.testing import tool_call
 from tests.support.api import Outcome, Suspended
 from tests.support.sessions import AsyncFunctionTool, FunctionTool, entries_of, row_lists, run
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.mark.parametrize("wrong", [None, 3, b"bytes"])
@@ -89,7 +90,7 @@ def test_a_refused_setter_says_what_to_do_instead(name: str, instead: str) -> No
 def test_text_skips_turns_that_only_call_tools() -> None:
     out = run([tool_call("missing", {}), "  the end\n"])
     assert out.text() == "  the end\n"
-    assert Session.from_user_message("hi").text() is None
+    assert Session.from_user_message("hi").text() == ""
 
 
 def test_to_a_provider_leaves_the_placement_alone() -> None:
@@ -292,3 +293,56 @@ def test_each_outcome_has_its_extras(
 ) -> None:
     assert outcome_extras(outcome) == extras
     assert isinstance(outcome, Suspended) == is_suspended
+
+
+def test_a_session_is_read_as_its_rows() -> None:
+    session = run([tool_call("f"), "done"], FunctionTool("f", lambda *_: "x"))
+    rows = list(session.chunk_table)
+    assert (len(session), list(session), session.rows) == (4, rows, tuple(rows))
+    empty = Session.create("empty")
+    assert (len(empty), list(empty), bool(empty)) == (0, [], True)
+
+
+def test_usage_is_that_of_all_calls_and_never_none() -> None:
+    session = run(["done"])
+    assert session.usage == session.cumulative_usage
+    none = Session.from_user_message("hi")
+    assert (none.cumulative_usage, none.usage.total_tokens) == (None, 0)
+
+
+def test_a_picture_tells_how_a_run_ended_and_what_it_waits_for() -> None:
+    tool = FunctionTool("remove", lambda *_: "x")
+    call = tool_call("remove", {"path": "/"}, id="c1")
+    limited = run([call], tool, max_tool_rounds=1).synchronize()
+    assert "  outcome=RoundLimit(max_tool_rounds=1),\n)" in repr(limited)
+    waiting = run([call], tool, approval="always").synchronize()
+    said = "an approval of remove('{\"path\": \"/\"}'), id 'c1'"
+    assert f"  outcome=NeedsApproval, waits for {said},\n)" in repr(waiting)
+    passed = waiting.say("and now?")
+    assert f"outcome=NeedsApproval, passed on from session {str(waiting.id)[:8]}" in repr(passed)
+    asking = run([call], FunctionTool("remove", lambda *_: ask("Really?"))).synchronize()
+    assert "waits for an answer to 'Really?' of remove(" in repr(asking)
+    assert repr(run(["done"]).synchronize()).endswith("  operator='run_session_loop',\n)")
+
+
+def test_a_picture_of_a_failed_run_tells_the_error_and_does_not_count_as_reading_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = run([RuntimeError("the endpoint is gone")])
+    wait_until(session.body.done, "the run does not end")
+    assert "failed='RuntimeError: the endpoint is gone" in repr(session)
+    session.body.tell_unread()
+    assert "nobody read its result" in caplog.text
+
+
+def test_what_takes_a_coroutine_waits_for_a_session() -> None:
+    async def main() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run([text]).wait()) for text in ("one", "two")]
+        return [task.result().text() for task in tasks]
+
+    assert asyncio.run(main()) == ["one", "two"]
+    assert asyncio.run(run(["three"]).wait()).text() == "three"
+    failed = run([RuntimeError("gone")])
+    with pytest.raises(RuntimeError, match="gone"):
+        asyncio.run(failed.wait())

@@ -258,9 +258,13 @@ class Deferred(Generic[T]):
             self._at_end = (*self._at_end, (when, call))
             return True
 
-    def error(self) -> BaseException | None:
-        """Return the error of a run that has failed, or None; never waits."""
-        self._read = self._read or self._error is not None
+    def error(self, *, is_read: bool = True) -> BaseException | None:
+        """Return the error of a run that has failed, or None; never waits.
+
+        Args:
+            is_read: Whether it is a read of the error: one that nobody has read is logged.
+        """
+        self._read = self._read or (is_read and self._error is not None)
         return self._error
 
     def result(self) -> T:

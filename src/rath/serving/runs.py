@@ -542,6 +542,8 @@ async def stream_text(run: ServedRun) -> AsyncGenerator[str]:
     try:
         async for event in session.stream():
             if isinstance(event, TextDelta):
+                if n_rows < first_row:
+                    continue
                 text, part = event.text, part + event.text
                 is_new = part == text
             elif isinstance(event, ChunkRow):

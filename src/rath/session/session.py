@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from rath._async.deferred import Deferred
 from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.references import Reduction, Referenced
-from rath._core.text import short_id
+from rath._core.text import one_line_preview, short_id
 from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.image import ImageSource
@@ -38,8 +38,9 @@ from rath.session.graph.recording import (
     note_content,
 )
 from rath.session.log.store import SessionStore
+from rath.session.open_calls import OpenCall
 from rath.session.operation import next_place
-from rath.session.outcome import outcome_extras
+from rath.session.outcome import Completed, Outcome, Suspended, outcome_extras
 from rath.session.output import TypedReading
 from rath.session.record import Entry, evidence_of, last_text
 from rath.session.tooling import Tool
@@ -79,12 +80,47 @@ def show_pending(session: UUID, operator: str) -> str:
     return f"Session(id={short_id(session)}, pending …, operator={operator!r})"
 
 
-def show_session(session: UUID, table: ChunkTable, operator: str) -> str:
-    """Return the picture of a session: its rows, the middle left out when there are many."""
+def show_session(session: UUID, table: ChunkTable, operator: str, end: str = "") -> str:
+    """Return the picture of a session: its rows, the middle left out when there are many.
+
+    Args:
+        session: Its id.
+        table: Its rows.
+        operator: Name of the operation that made it.
+        end: How its run ended, "" where it was completed.
+    """
+    end = f"  {end},\n" if end else ""
     return (
         f"Session(id={short_id(session)},\n  chunks={_show_rows(table)},\n"
-        f"  operator={operator!r},\n)"
+        f"  operator={operator!r},\n{end})"
     )
+
+
+def show_end(outcome: Outcome, session: UUID, calls: Sequence[OpenCall]) -> str:
+    """Return how a run ended, and what it waits for; "" where it was completed.
+
+    Args:
+        outcome: What came of it.
+        session: Whose it is.
+        calls: The calls that have no result.
+    """
+    if isinstance(outcome, Completed):
+        return ""
+    if not isinstance(outcome, Suspended):
+        return f"outcome={outcome!r}"
+    name = f"outcome={type(outcome).__name__}"
+    if outcome.session != session:
+        return f"{name}, passed on from session {short_id(outcome.session)}"
+    waiting = (_show_waiting(call) for call in calls if call.waits_for is not None)
+    return ", waits for ".join(filter(None, (name, "; ".join(waiting))))
+
+
+def _show_waiting(call: OpenCall) -> str:
+    arguments = one_line_preview(call.call.arguments, MAX_ARGUMENTS)
+    what = {"approval": "an approval of", "input": "an answer to", "decision": "a decision on"}
+    asked = f" {call.question!r} of" if call.question else ""
+    of_call = f"{call.call.name}({arguments!r}), id {call.call.id!r}"
+    return f"{what[call.waits_for or 'decision']}{asked} {of_call}"
 
 
 def _show_rows(table: ChunkTable) -> str:
@@ -339,8 +375,30 @@ class Session(Branching, Checking, Deciding, TypedReading, Referenced):
         return where
 
     @property
+    def rows(self) -> tuple[ChunkRow, ...]:
+        """All rows; `chunk_table` without a copy. Waits for the run."""
+        return self.chunk_table.rows
+
+    def __len__(self) -> int:
+        """Return the number of rows; waits for the run."""
+        return len(self.chunk_table)
+
+    def __iter__(self) -> Iterator[ChunkRow]:
+        """Return an iterator over the rows; waits for the run."""
+        return iter(self.chunk_table)
+
+    def __bool__(self) -> bool:
+        """Return True, also for a session without rows; never waits."""
+        return True
+
+    @property
+    def usage(self) -> RathLLMTokenUsage:
+        """Tokens of all model calls behind this session, 0 where there are none; waits."""
+        return self.cumulative_usage or RathLLMTokenUsage(0, 0, 0)
+
+    @property
     def cumulative_usage(self) -> RathLLMTokenUsage | None:
-        """Tokens of all model calls behind this session, each counted once; waits for the run."""
+        """The same as `usage`, each call counted once; None where there is none to tell of."""
         return self.inherited(self._cell.result()).usage()
 
     @property
@@ -357,13 +415,13 @@ class Session(Branching, Checking, Deciding, TypedReading, Referenced):
         """Return the entry of the record that made `row`, None for one that was written; waits."""
         return evidence_of(self.record, row)
 
-    def text(self) -> str | None:
+    def text(self) -> str:
         """Return the last text of the model, or a summary that no model text follows; waits.
 
         Returns:
-            The text unstripped, or None when there is none.
+            The text unstripped, "" when there is none.
         """
-        return last_text(self.chunk_table, self.record)
+        return last_text(self.chunk_table, self.record) or ""
 
     def _pickle_reference(self) -> Reduction:
         """Return store and id; waits until the session is written there.
@@ -373,9 +431,19 @@ class Session(Branching, Checking, Deciding, TypedReading, Referenced):
         """
         return session_again, _stored_at(self)
 
-    def __await__(self) -> Generator[Any, Any, Session]:
+    def __await__(self) -> Generator[Any, Any, Self]:
         """Wait in any event loop; cancelling the wait leaves the run alone."""
         yield from self._cell.__await__()
+        return self
+
+    async def wait(self) -> Self:
+        """Wait in any event loop and return this session; for what takes a coroutine.
+
+        Example:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(session.wait()) for session in sessions]
+        """
+        await self._cell
         return self
 
     def stream(self) -> SessionStream:
@@ -441,7 +509,16 @@ class Session(Branching, Checking, Deciding, TypedReading, Referenced):
     def __repr__(self) -> str:
         if self.is_pending:
             return show_pending(self.id, self.lineage_operator)
-        return show_session(self.id, self.partial_table, self.lineage_operator)
+        return show_session(self.id, self.partial_table, self.lineage_operator, self._show_end())
+
+    def _show_end(self) -> str:
+        error = self._cell.error(is_read=False)
+        if error is not None:
+            text = one_line_preview(f"{type(error).__name__}: {error}", MAX_TEXT)
+            return f"failed={text!r}"
+        outcome = self.outcome
+        calls = self.open_calls if isinstance(outcome, Suspended) else ()
+        return show_end(outcome, self.id, calls)
 
 
 def session_again(url: str, session: UUID) -> Session:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -382,3 +384,21 @@ def test_a_rewritten_log_does_not_allow_another_call(change: Change) -> None:
     assert Session.load(session.id).outcome == NeedsApproval(session.id, ())
     rewrite(session.id, change)
     assert_refused(Session.load(session.id))
+
+
+def test_who_decides_is_the_user_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "grace")
+    session = waiting(1, 2, 3)
+    session.approve("c1").deny("c2", by="policy 7").edit("c3", {"n": 7})
+    assert [each.by for each in decisions(session)] == ["grace", "policy 7", "grace"]
+    with pytest.raises(TypeError, match="by says who decides, a str, not int"):
+        session.approve("c1", by=7)  # type: ignore[arg-type]  # the point
+
+
+def test_a_user_without_a_name_is_named_by_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise OSError("no username set in the environment")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    session = waiting(1).approve("c1")
+    assert [each.by for each in decisions(session)] == [f"user {os.getuid()}"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, get_args
 from uuid import UUID
 
 from rath._core.dataclasses import dataclass
-from rath._core.lazy_imports import lazy_function
+from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.text import valid_unicode
 from rath.llm.tool_args import parse_tool_arguments
 from rath.session.base import SessionBase
@@ -24,6 +25,12 @@ from rath.session.open_calls import (
 from rath.session.outcome import NeedsDecision, Suspended
 from rath.session.record import Decision, Entry, Interrupt
 from rath.session.tooling import ArgumentChecker, BadArguments, check_value
+
+if TYPE_CHECKING:
+    import getpass
+else:
+    (getpass,) = lazy_modules(__name__, "getpass")
+
 
 Choice = Literal["retry", "skip", "done"]
 """`retry`: the call is made again. `skip`: it is not, and the model reads so. `done`: it was
@@ -55,7 +62,14 @@ class Deciding(SessionBase):
 
     __slots__ = ()
 
-    def decide(self, call: str | OpenCall, choice: Choice, *, result: str | None = None) -> Self:
+    def decide(
+        self,
+        call: str | OpenCall,
+        choice: Choice,
+        *,
+        result: str | None = None,
+        by: str | None = None,
+    ) -> Self:
         """Decide about a call of which it is not known whether it took effect.
 
         Nothing runs yet: the decision is added to the record, and the run goes on when the session
@@ -67,6 +81,7 @@ class Deciding(SessionBase):
             choice: `retry`: it is made again. `skip`: it is not, and the model reads that.
                 `done`: it was carried out, and the model reads that.
             result: With `done`: what came of it, as the model shall read it.
+            by: Who decides, a person or a program, for the record; by default the login name.
 
         Returns:
             This session, which still waits.
@@ -102,7 +117,7 @@ class Deciding(SessionBase):
             calls = outcome.calls if isinstance(outcome, NeedsDecision) else (open_call.call.id,)
             interrupt = Interrupt(operation=operation.operation, reason="decision", calls=calls)
             entries.append(interrupt)
-        entries.append(_decision(interrupt, open_call, choice, by="Session.decide", text=result))
+        entries.append(_decision(interrupt, open_call, choice, by=by, text=result))
         self.add_entries(*entries)
         return self
 
@@ -121,7 +136,7 @@ class Deciding(SessionBase):
             if each.waits_for == "input"
         )
 
-    def approve(self, call_id: str | OpenCall, *, by: str = "Session.approve") -> Self:
+    def approve(self, call_id: str | OpenCall, *, by: str | None = None) -> Self:
         """Allow a call that waits for it.
 
         Nothing runs yet: the decision is added to the record, and the run goes on when nothing
@@ -131,7 +146,7 @@ class Deciding(SessionBase):
 
         Args:
             call_id: The id of the call, or one of `open_calls`, which tells calls of one id apart.
-            by: Who allows it, for the record.
+            by: Who allows it, a person or a program, for the record; by default the login name.
 
         Returns:
             This session, which still waits.
@@ -144,13 +159,13 @@ class Deciding(SessionBase):
         """
         return _allow(self, call_id, "approve", by=by)
 
-    def deny(self, call_id: str | OpenCall, reason: str = "", *, by: str = "Session.deny") -> Self:
+    def deny(self, call_id: str | OpenCall, reason: str = "", *, by: str | None = None) -> Self:
         """Have a call that waits for an approval not made; see `approve`.
 
         Args:
             call_id: The id of the call, or one of `open_calls`.
             reason: Why, as the model shall read it.
-            by: Who denies it, for the record.
+            by: Who denies it, for the record; see `approve`.
 
         Raises:
             ValueError: There is no such call that waits for an approval, or more than one; or the
@@ -166,14 +181,14 @@ class Deciding(SessionBase):
         call_id: str | OpenCall,
         arguments: Mapping[str, Any],
         *,
-        by: str = "Session.edit",
+        by: str | None = None,
     ) -> Self:
         """Allow a call with other arguments, of which the model is told; see `approve`.
 
         Args:
             call_id: The id of the call, or one of `open_calls`.
             arguments: All arguments of the call, as JSON has them.
-            by: Who changes it, for the record.
+            by: Who changes it, for the record; see `approve`.
 
         Raises:
             ValueError: There is no such call that waits for an approval, or more than one; or the
@@ -188,14 +203,14 @@ class Deciding(SessionBase):
         return _allow(self, call_id, "edit", by=by, edited=cast("dict[str, Any]", edited))
 
     def answer(
-        self, value: Any, call_id: str | OpenCall | None = None, *, by: str = "Session.answer"
+        self, value: Any, call_id: str | OpenCall | None = None, *, by: str | None = None
     ) -> Self:
         """Answer what a tool has asked with `rath.ask`; see `approve`.
 
         Args:
             value: The answer, as JSON has it: None, bool, int, float, str, list or dict.
             call_id: The id of the call that asks, or one of `open_calls`; None where only one does.
-            by: Who answers, for the record.
+            by: Who answers, for the record; see `approve`.
 
         Raises:
             ValueError: No tool of that call waits for an answer, or more than one; or the answer
@@ -253,7 +268,7 @@ def _allow(
     call: str | OpenCall,
     choice: Allowance,
     *,
-    by: str,
+    by: str | None,
     text: str | None = None,
     edited: Mapping[str, Any] | None = None,
 ) -> S:
@@ -362,15 +377,24 @@ def _as_json(value: Any) -> Any:
         ) from exc
 
 
+def login_name() -> str:
+    """Return the login name of the user; the number of one who has none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown user"
+
+
 def _decision(
     interrupt: Interrupt,
     open_call: OpenCall,
     choice: str,
     *,
-    by: str,
+    by: str | None,
     text: str | None = None,
     edited: Mapping[str, Any] | None = None,
 ) -> Decision:
+    by = login_name() if by is None else by
     if not isinstance(by, str):
         raise TypeError(f"by says who decides, a str, not {type(by).__name__}")
     return Decision(
