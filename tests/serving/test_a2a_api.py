@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
+from a2a.auth.user import User
 from a2a.client import Client, ClientConfig, create_client
 from a2a.helpers.proto_helpers import (
     get_artifact_text,
@@ -17,6 +19,7 @@ from a2a.helpers.proto_helpers import (
     new_message,
     new_text_message,
 )
+from a2a.server.context import ServerCallContext
 from a2a.types.a2a_pb2 import (
     CancelTaskRequest,
     GetTaskRequest,
@@ -26,12 +29,14 @@ from a2a.types.a2a_pb2 import (
     SendMessageRequest,
     Task,
     TaskState,
+    TaskStatus,
 )
 from a2a.utils.errors import TaskNotFoundError
 
 from rath.flow import Agent
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.serving import Principal, ServerOptions, TokenFile, asgi
+from rath.serving.a2a_api import BoundedTaskStore
 from rath.session import Session
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, tool_call
@@ -89,16 +94,19 @@ class Talk:
 
 
 def used(
-    workflow: Agent, home: Path, use: Callable[..., Awaitable[T]], *principals: Principal
+    workflow: Agent,
+    home: Path,
+    use: Callable[..., Awaitable[T]],
+    *principals: Principal,
+    **more: Any,
 ) -> T:
     """Serve a workflow, and use it by a client of each principal; `local` where there is none."""
     tokens = TokenFile(home / "serve" / "tokens.json")
     keys = [tokens.add(each) for each in principals] or [""]
     bound = free_port()
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    options = ServerOptions(
-        tokens=tokens, store=FileStore(home / "sessions"), openai=False, mcp=False, url=url
-    )
+    store = FileStore(home / "sessions")
+    options = ServerOptions(tokens=tokens, store=store, openai=False, mcp=False, url=url, **more)
 
     @asynccontextmanager
     async def talk(key: str) -> AsyncGenerator[Talk]:
@@ -266,3 +274,90 @@ def test_the_card_says_what_the_workflow_does(tmp_path: Path) -> None:
     assert card == own
     assert (card["name"], card["description"]) == ("team", "Talks.")
     assert card["capabilities"]["streaming"] is True
+
+
+class Named(User):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def is_authenticated(self) -> bool:
+        return True
+
+    @property
+    def user_name(self) -> str:
+        return self.name
+
+
+MEGABYTE = 1_000_000
+ME = ServerCallContext(user=Named("me"))
+YOU = ServerCallContext(user=Named("you"))
+DONE = TaskState.TASK_STATE_COMPLETED
+WAITS = TaskState.TASK_STATE_INPUT_REQUIRED
+RUNS = TaskState.TASK_STATE_WORKING
+
+
+async def save(store: BoundedTaskStore, *tasks: tuple[str, TaskState], context: str = "") -> None:
+    for task_id, state in tasks:
+        task = Task(id=task_id, context_id=context, status=TaskStatus(state=state))
+        await store.save(task, ME)
+
+
+async def ids(store: BoundedTaskStore, context: ServerCallContext = ME) -> set[str]:
+    return {each.id for each in (await store.list(ListTasksRequest(), context)).tasks}
+
+
+def test_the_oldest_finished_task_is_forgotten_then_one_that_waits() -> None:
+    async def use() -> list[set[str]]:
+        store = BoundedTaskStore(MEGABYTE, max_tasks=3)
+        await store.save(Task(id="other", status=TaskStatus(state=DONE)), YOU)
+        await save(store, ("run", RUNS), ("wait", WAITS), ("done", DONE), ("new", DONE))
+        seen = [await ids(store)]
+        await save(store, ("run 2", RUNS), ("run 3", RUNS), ("run 4", RUNS))
+        return [*seen, await ids(store), await ids(store, YOU)]
+
+    assert asyncio.run(use()) == [
+        {"run", "wait", "new"},
+        {"run", "run 2", "run 3", "run 4"},
+        {"other"},
+    ]
+
+
+def test_a_task_saved_again_counts_once() -> None:
+    async def use() -> set[str]:
+        store = BoundedTaskStore(MEGABYTE, max_tasks=2)
+        await save(store, ("a", RUNS), ("b", DONE), ("a", RUNS), ("a", DONE))
+        return await ids(store)
+
+    assert asyncio.run(use()) == {"a", "b"}
+
+
+def test_a_context_goes_on_with_the_session_that_was_saved_last() -> None:
+    one, two = uuid4(), uuid4()
+
+    async def use() -> list[UUID | None]:
+        store = BoundedTaskStore(MEGABYTE, max_tasks=3)
+        for task_id, session_id in (("a", one), ("b", two)):
+            task = Task(id=task_id, context_id="c", status=TaskStatus(state=DONE))
+            task.metadata["session_id"] = str(session_id)
+            await store.save(task, ME)
+        await save(store, ("refused", TaskState.TASK_STATE_REJECTED), context="c")
+        asked = [("me", "a", "c"), ("me", "refused", "c"), ("me", "refused", ""), ("you", "a", "c")]
+        return [store.session_of(*each) for each in asked]
+
+    assert asyncio.run(use()) == [one, two, None, None]
+
+
+def test_large_rejected_messages_are_forgotten(tmp_path: Path) -> None:
+    large = "x" * 60_000
+
+    async def use(talk: Talk) -> tuple[list[Task], int]:
+        tasks = [await talk.send(text(large)) for _ in range(4)]
+        with pytest.raises(TaskNotFoundError):
+            await talk.task(tasks[0].id)
+        return tasks, (await talk.client.list_tasks(ListTasksRequest())).total_size
+
+    bounds = {"max_body_bytes": 100_000, "max_message_chars": 50_000}
+    tasks, n_tasks = used(agent(), tmp_path, use, **bounds)
+    assert {task.status.state for task in tasks} == {TaskState.TASK_STATE_REJECTED}
+    assert n_tasks == 3

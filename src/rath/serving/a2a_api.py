@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -34,12 +35,14 @@ from a2a.types.a2a_pb2 import (
     HTTPAuthSecurityScheme,
     Part,
     SecurityScheme,
+    Task,
     TaskState,
 )
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 import rath
+from rath._core.dataclasses import dataclass
 from rath.flow.tool.agent_tool import description_of
 from rath.serving.mcp_api import Allowed
 from rath.serving.principals import LimitReached, Principal
@@ -76,6 +79,24 @@ ANSWER = "answer"
 
 CARD_PATH = "/.well-known/agent-card.json"
 
+MAX_TASKS = 1_000
+"""Most tasks of one principal and workflow that are stored; a guess."""
+
+BODIES = 2
+"""How many times the largest body these tasks may have together; a guess."""
+
+IDLE_SECONDS = 60.0
+"""How long the library holds the queues of a task that waits for input; made anew when it comes."""
+
+FINISHED = frozenset(
+    {
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_CANCELED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_REJECTED,
+    }
+)
+
 
 class _Caller(User):
     """Who calls, for the library: its tasks are kept apart by the name."""
@@ -92,6 +113,105 @@ class _Caller(User):
     def user_name(self) -> str:
         """The name of the principal."""
         return self.principal.name
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskFacts:
+    """What the store knows of a task without reading it."""
+
+    state: TaskState
+    context_id: str
+    n_bytes: int
+    session_id: UUID | None
+
+
+@dataclass(slots=True)
+class _OwnTasks:
+    """The tasks of one principal, the one that was saved last at the end."""
+
+    facts: dict[str, _TaskFacts] = field(default_factory=dict[str, _TaskFacts])
+    n_bytes: int = 0
+
+    def note(self, task_id: str, facts: _TaskFacts) -> None:
+        self.drop(task_id)
+        self.facts[task_id] = facts
+        self.n_bytes += facts.n_bytes
+
+    def drop(self, task_id: str) -> None:
+        known = self.facts.pop(task_id, None)
+        self.n_bytes -= 0 if known is None else known.n_bytes
+
+    def oldest_idle(self, spared: str) -> str | None:
+        """Return the oldest task that has ended, else the oldest that waits for input."""
+        idle = {
+            task_id: facts.state
+            for task_id, facts in self.facts.items()
+            if task_id != spared
+            and (facts.state in FINISHED or facts.state == TaskState.TASK_STATE_INPUT_REQUIRED)
+        }
+        ended = (task_id for task_id, state in idle.items() if state in FINISHED)
+        return next(ended, next(iter(idle), None))
+
+
+class BoundedTaskStore(InMemoryTaskStore):
+    """Tasks in memory, of which each principal has a bounded number and size.
+
+    Beyond the bounds the oldest finished task is forgotten, then the oldest that waits; one that
+    runs never is. The session of a task that was forgotten stays in the session store.
+
+    Args:
+        max_bytes: Most bytes of the tasks of a principal; the newest is stored in any case.
+        max_tasks: Most tasks of a principal.
+    """
+
+    def __init__(self, max_bytes: int, max_tasks: int = MAX_TASKS) -> None:
+        super().__init__()
+        self._max_tasks = max_tasks
+        self._max_bytes = max_bytes
+        self._owners: dict[str, _OwnTasks] = {}
+
+    async def save(self, task: Task, context: ServerCallContext) -> None:
+        """Store a task, and forget others beyond the bounds."""
+        await super().save(task, context)
+        known = str(task.metadata["session_id"]) if "session_id" in task.metadata else None
+        facts = _TaskFacts(
+            task.status.state,
+            task.context_id,
+            task.ByteSize(),
+            None if known is None else UUID(known),
+        )
+        own = self._owners.setdefault(context.user.user_name, _OwnTasks())
+        own.note(task.id, facts)
+        while len(own.facts) > self._max_tasks or own.n_bytes > self._max_bytes:
+            oldest = own.oldest_idle(task.id)
+            if oldest is None:
+                return
+            await self.delete(oldest, context)
+
+    async def delete(self, task_id: str, context: ServerCallContext) -> None:
+        """Forget a task."""
+        await super().delete(task_id, context)
+        own = self._owners.get(context.user.user_name)
+        if own is not None:
+            own.drop(task_id)
+
+    def session_of(self, owner: str, task_id: str, context_id: str = "") -> UUID | None:
+        """Return the session of a task, else the last one of its context, if there is one.
+
+        Args:
+            owner: Name of the principal.
+            task_id: Of the task.
+            context_id: Of the context; empty for the task alone.
+        """
+        own = self._owners.get(owner, _OwnTasks()).facts
+        if task_id in own and own[task_id].session_id is not None:
+            return own[task_id].session_id
+        in_context = (
+            facts.session_id
+            for facts in reversed(own.values())
+            if context_id and facts.context_id == context_id and facts.session_id is not None
+        )
+        return next(in_context, None)
 
 
 class _Contexts(ServerCallContextBuilder):
@@ -117,7 +237,11 @@ def a2a_routes(runs: Runs, options: ServerOptions) -> list[BaseRoute]:
     for number, name in enumerate(runs.workflows):
         path = f"/a2a/{name}"
         card = _card(runs, name, options.url.rstrip("/") + path)
-        handler = DefaultRequestHandler(WorkflowExecutor(runs, name), InMemoryTaskStore(), card)
+        tasks = BoundedTaskStore(BODIES * options.max_body_bytes)
+        executor = WorkflowExecutor(runs, name, tasks)
+        handler = DefaultRequestHandler(
+            executor, tasks, card, interrupted_task_timeout=IDLE_SECONDS
+        )
         own: list[Route] = [
             *create_jsonrpc_routes(handler, path, _Contexts()),
             *create_agent_card_routes(card, card_url=path + CARD_PATH),
@@ -152,19 +276,19 @@ class WorkflowExecutor(AgentExecutor):
     """Makes the runs of the tasks of one workflow.
 
     A task goes on with its session; a new one in a context, with the last one that ended there.
-    Tasks are known while the server lives; their sessions stay, and the metadata of a task name
-    them.
+    Tasks are known while the server lives and the store holds them; their sessions stay, and the
+    metadata of a task name them.
 
     Args:
         runs: The runs of the server.
         name: Of the workflow.
+        tasks: The store of its tasks.
     """
 
-    def __init__(self, runs: Runs, name: str) -> None:
+    def __init__(self, runs: Runs, name: str, tasks: BoundedTaskStore) -> None:
         self._runs = runs
         self._name = name
-        self._sessions: dict[tuple[str, str], UUID] = {}
-        """Principal and id of a task or of a context to the session that goes on."""
+        self._tasks = tasks
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run the workflow on a message, and publish its text, its files and its end."""
@@ -184,7 +308,6 @@ class WorkflowExecutor(AgentExecutor):
             is_new = context.current_task is None
             await (updater.reject(problem) if is_new else updater.requires_input(problem))
             return
-        self._note(principal, context, run.session)
         await updater.update_status(
             TaskState.TASK_STATE_WORKING, metadata={"session_id": str(run.session.id)}
         )
@@ -197,16 +320,11 @@ class WorkflowExecutor(AgentExecutor):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """End the run of a task."""
         principal = _principal_of(context)
-        session_id = self._sessions.get((principal.name, context.task_id or ""))
+        session_id = self._tasks.session_of(principal.name, context.task_id or "")
         run = None if session_id is None else self._runs.find_running(principal, session_id)
         if run is not None:
             await run.end_now()
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
-
-    def _note(self, principal: Principal, context: RequestContext, session: Session) -> None:
-        for name in (context.task_id, context.context_id):
-            if name:
-                self._sessions[principal.name, name] = session.id
 
     async def _start(self, principal: Principal, context: RequestContext) -> ServedRun:
         """Begin the run that a message asks for.
@@ -217,9 +335,9 @@ class WorkflowExecutor(AgentExecutor):
         assert context.message is not None
         parts = context.message.parts
         text = "\n".join(get_text_parts(parts))
-        session_id = self._sessions.get((principal.name, context.task_id or ""))
-        if session_id is None:
-            session_id = self._sessions.get((principal.name, context.context_id or ""))
+        session_id = self._tasks.session_of(
+            principal.name, context.task_id or "", context.context_id or ""
+        )
         is_decided = False
         if session_id is not None:
             _, session = await self._runs.find(principal, session_id)
