@@ -201,7 +201,7 @@ class StoreNotFound(_NotRegistered, PersistenceError, LookupError):
 
 
 class ReplayDifference(PersistenceError):
-    """What a replay came to is not what the record says.
+    """A replay that differs from the record.
 
     Args:
         problem: What differs, in words.
@@ -518,7 +518,7 @@ class MCPAuthenticationError(MCPConnectionError):
 
 
 class MCPProtocolError(MCPConnectionError):
-    """What answers as a tool server does not speak the Model Context Protocol."""
+    """A tool server that does not speak the Model Context Protocol."""
 
 
 class MCPTimeout(MCPServerError, TimeoutError):

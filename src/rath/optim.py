@@ -80,7 +80,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search has found."""
+    """Result of a search."""
 
     candidates: tuple[Candidate, ...]
     """Those that were kept, in the order in which they were found; the first is the beginning."""

@@ -118,7 +118,7 @@ class KeyAverage:
 
     @property
     def cached_share(self) -> float | None:
-        """Which part of the prompt tokens the endpoints had in their caches, from 0 to 1."""
+        """Share of the prompt tokens that the endpoints had in their caches, from 0 to 1."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
     @property
@@ -158,7 +158,7 @@ class KeyAverage:
 
 
 class Profile:
-    """What a `profile()` saw, or what stored sessions tell.
+    """Profile of the runs of a `profile()` block, or of stored sessions.
 
     Every answer is made anew from the record: of a run that still goes on, from what it has done.
     """

@@ -32,6 +32,11 @@ DOWNLOAD_ADDRESS = re.compile(
 )
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(work|root|opt/rathdev|home/\w+|Users/\w+)/|bash_[j]obs")
 SESSION_PATH = re.compile(r"\brath\.session(?:\.\w+)*")
+NO_FIRST_WORDS = {
+    "As", "Do", "Does", "Has", "Here", "How", "If", "Is", "It", "So", "That", "There", "These",
+    "They", "This", "What", "Whatever", "When", "Where", "Which", "Who", "Whoever", "Why",
+}  # fmt: skip
+"""A docstring begins with a noun phrase or an imperative, and not with these."""
 LOOSE_END = re.compile(r"\b(TO[D]O|FIX[M]E|X{3})\b(?!\(#\d+\))")
 
 
@@ -189,6 +194,29 @@ def test_the_pattern_finds_what_it_is_for(
     pattern: re.Pattern[str], pieces: tuple[str, str]
 ) -> None:
     assert pattern.search("".join(pieces))
+
+
+def definitions(node: ast.AST, path: str) -> Iterator[tuple[str, str]]:
+    """Path and first word of the docstring of what a module or class defines for its users."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            docstring = ast.get_docstring(child)
+            if not child.name.startswith("_"):
+                if docstring:
+                    yield f"{path}.{child.name}", docstring.split()[0].strip(".,:;")
+                if isinstance(child, ast.ClassDef):
+                    yield from definitions(child, f"{path}.{child.name}")
+
+
+def test_a_public_docstring_starts_with_a_noun_or_an_imperative() -> None:
+    public = {name for names in public_names().values() for name in names}
+    found = {
+        f"{path.relative_to(ROOT)}{dotted}": first
+        for path in library_files()
+        for dotted, first in definitions(ast.parse(path.read_text("utf-8")), "")
+        if dotted.split(".")[1] in public and first in NO_FIRST_WORDS
+    }
+    assert found == {}
 
 
 def test_a_test_reaches_public_names_and_its_subject() -> None:

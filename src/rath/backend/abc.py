@@ -55,7 +55,7 @@ HOOKS = {"aopen": "_aopen", "aclose": "_aclose", "adispatch": "_adispatch"}
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What all that runs in a sandbox may use together; None leaves it to the backend."""
+    """Limits of all that runs in a sandbox together; None leaves one to the backend."""
 
     memory_bytes: int | None = None
     processes: int | None = None
@@ -64,7 +64,7 @@ class SandboxLimits:
 
 @dataclass
 class BackendSandboxSpec(Referenced):
-    """What to open; a backend uses the fields that mean something to it."""
+    """Specification of a sandbox; a backend uses the fields that mean something to it."""
 
     image: str | None = None
     entrypoint: Sequence[str] | None = None
@@ -113,7 +113,7 @@ class BackendSandboxSpec(Referenced):
 
 @dataclass(frozen=True, slots=True)
 class SandboxIdentity:
-    """Where something ran."""
+    """Identity of the sandbox in which something ran."""
 
     backend: str
     sandbox_id: str
@@ -241,7 +241,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
 
     @property
     def workspace_ref(self) -> WorkspaceRef:
-        """How session logs name its workspace; can be held without holding the sandbox."""
+        """Reference to its workspace, as session logs have it; keeps no sandbox open."""
         with self._count_lock:
             if self._workspace_ref is None:
                 self._workspace_ref = new_ref(self, self.backend.workspace_directory(self))

@@ -8,7 +8,7 @@ from rath._core.dataclasses import dataclass
 
 
 class IsolationLevel(str, Enum):
-    """What stands between a sandbox and the host."""
+    """Kind of boundary between a sandbox and the host."""
 
     PROCESS = "process"
     """Nothing but a process of its own: code can do whatever the user can."""
@@ -20,7 +20,7 @@ class IsolationLevel(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend offers."""
+    """Capabilities of a backend."""
 
     isolation: IsolationLevel
     supports_command: bool

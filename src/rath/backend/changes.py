@@ -37,7 +37,7 @@ MAX_GAP_PATHS = 5
 
 @dataclass(frozen=True, slots=True)
 class EffectPolicy:
-    """What is looked at around commands and code to tell what they changed."""
+    """Policy of the scans around commands and code that tell what these changed."""
 
     is_on: bool = True
     """False: effects of commands and code are not looked for; file tools still tell theirs."""

@@ -55,7 +55,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileEntries(ToolResult):
-    """What a directory holds, sorted by name."""
+    """Entries of a directory, sorted by name."""
 
     entries: tuple[FileEntry, ...]
 

@@ -56,7 +56,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What a new workspace begins with."""
+    """Files with which a new workspace begins."""
 
     frozen: FrozenWorkspace
     changes: Mapping[str, NewFile | None] = field(default_factory=dict[str, "NewFile | None"])

@@ -27,7 +27,7 @@ _TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 
 
 class EnvKind(Enum):
-    """What a variable is for."""
+    """Purpose of a variable."""
 
     SECRET = "secret"
     ROUTING = "routing"

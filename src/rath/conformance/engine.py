@@ -74,7 +74,7 @@ _CHILD = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkerPlace:
-    """Where an item is carried out, as it says itself."""
+    """Place where an item is carried out, as it says itself."""
 
     host: str
     pid: int

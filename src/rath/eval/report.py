@@ -45,7 +45,7 @@ class ScoredItem:
 
 @dataclass(frozen=True, slots=True)
 class ScoreSummary:
-    """What the scores of one scorer come to."""
+    """Summary of the scores of one scorer."""
 
     scorer: str
     mean: float | None
@@ -68,7 +68,7 @@ class ScoreSummary:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of an evaluation; `print` it."""
+    """Results of an evaluation; `print` it."""
 
     job: str
     scores: tuple[ScoreSummary, ...]

@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good a session is.
+    """Value of a session by one scorer, with its reasons.
 
     Raises:
         ValueError: The value is no number in [0, 1].
@@ -80,7 +80,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class ScoringRun:
-    """Where models that judge are recorded."""
+    """Context in which models that judge are recorded."""
 
     key: str
     """Key of the runs of one score: the same for the same answer, example and scorer."""
@@ -95,7 +95,7 @@ class Scorer(ABC):
 
     @property
     def judge(self) -> str:
-        """What judges, with all that its scores follow from; a score of another one is not used."""
+        """Identity of the judge: all that its scores follow from; another's scores are not used."""
         return f"{origin_of(type(self))} {self.settings()}".strip()
 
     def settings(self) -> str:

@@ -104,7 +104,7 @@ class Prompt(str):
 
 
 class IncompatibleKeys(NamedTuple):
-    """What a state and a workflow do not agree in; empty where they do."""
+    """Differences between the keys of a state and of a workflow; empty where they agree."""
 
     missing_keys: list[str]
     """Names that the workflow has and the state has not."""

@@ -110,7 +110,7 @@ class Workflow(TaskTaking):
         cancelled: CancelledRuns = "keep",
         workspace: WorkspaceMode = "require",
     ) -> Session:
-        """Do the work of a key once, whoever asks for it and how often; return its session.
+        """Run the work of a key once, whoever asks for it and how often; return its session.
 
         The first call begins a run that is recorded in `store`. Each other call with this key, in
         any process that has the store, serves what is recorded, goes on with what was cut off,

@@ -103,7 +103,7 @@ class JobItem:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the run ended or what it waits for; None for one that failed or goes on."""
+        """Outcome of the run; None for one that failed or goes on."""
         if self.state not in ("done", "waiting", "cancelled") or self.session is None:
             return None
         return self.session.outcome

@@ -66,7 +66,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What each worker of a job needs to know, once.
+    """Specification of a job that each worker gets, once.
 
     An engine that leaves the process sends `store` as its `portable_url`, and `workflow` pickled,
     as references, or as `reference`.
@@ -141,7 +141,7 @@ class WorkItem:
 
 
 class ItemEvent(Struct, frozen=True, kw_only=True):
-    """How an attempt at an item ended; may come more than once, and of an earlier attempt."""
+    """End of an attempt at an item; may come more than once, and of an earlier attempt."""
 
     run: UUID
     attempt: int

@@ -81,7 +81,7 @@ class Job:
 
     @property
     def store(self) -> SessionStore:
-        """Where the job and its runs are recorded."""
+        """Store of the job and its runs."""
         return self._plan.spec.store
 
     @property

@@ -71,7 +71,7 @@ def attempts_of(record: Iterable[Entry]) -> dict[UUID, list[ItemRun]]:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What came of a job so far."""
+    """Results of a job so far."""
 
     name: str
     engine: str

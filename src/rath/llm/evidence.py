@@ -111,7 +111,7 @@ class CallEvidence(Struct, frozen=True, kw_only=True, dict=True, omit_defaults=T
 
     @property
     def cost(self) -> Cost | None:
-        """What the call cost, from its `usage`; None where no price or no usage is known.
+        """Cost of the call, from its `usage`; None where no price or no usage is known.
 
         A call that failed or was cancelled costs what its usage says. The first question of a
         process for a cost takes 0.5 s, since it loads the price list.

@@ -94,7 +94,7 @@ class Image:
 
     @property
     def problem(self) -> str | None:
-        """Why no model can be shown the picture, None where one can; may read its bytes."""
+        """Reason why no model can be shown the picture, None where one can; may read its bytes."""
         if self.blob.size > MAX_IMAGE_BYTES:
             return f"it has more than {MAX_IMAGE_BYTES} bytes, the most that is taken"
         if self.blob.data is None:

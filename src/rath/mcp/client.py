@@ -113,7 +113,7 @@ class MCPClient:
 
     @property
     def transport(self) -> Transport | None:
-        """How the live connection speaks to its server; None without one."""
+        """Transport of the live connection; None without one."""
         current = self._link.current
         return current.transport if current is not None and current.is_open else None
 

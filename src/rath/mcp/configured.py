@@ -31,7 +31,7 @@ class ConfiguredServer:
 
     @property
     def spec(self) -> ServerSpec:
-        """Where it is.
+        """Specification of the server.
 
         Raises:
             ValueError: Its command is empty.

@@ -51,7 +51,7 @@ _log = logging.getLogger("rath.mcp")
 
 @dataclass(frozen=True, slots=True)
 class PinDifferences:
-    """How the tools of a server differ from what they were when they were pinned."""
+    """Differences between the tools of a server and those that were pinned."""
 
     changed: tuple[str, ...] = ()
     """Tools whose description or arguments are others now."""

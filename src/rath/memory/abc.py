@@ -37,7 +37,7 @@ _MARK = "_rath_runs_on_store_thread"
 
 @dataclass
 class MemoryStoreSpec(Referenced):
-    """Which store to open."""
+    """Specification of a store."""
 
     namespace: str | None = None
     """Separates stores that would be one otherwise."""

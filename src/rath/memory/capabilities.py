@@ -10,7 +10,7 @@ __all__ = ["MemoryCapabilities", "ScopeModel"]
 
 
 class ScopeModel(str, Enum):
-    """How a backend keeps what it stores."""
+    """Storage model of a backend."""
 
     KV = "kv"
     FS = "fs"
@@ -20,7 +20,7 @@ class ScopeModel(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryCapabilities:
-    """What works in a backend now, not what may work one day."""
+    """Capabilities of a memory backend as it is now."""
 
     scope_model: ScopeModel
     supports_write: bool

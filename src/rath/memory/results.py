@@ -136,7 +136,7 @@ class MemoryCommitResult(MemoryResult):
 
 @dataclass(frozen=True, slots=True)
 class MemoryForgetResult(MemoryResult):
-    """What was asked for is forgotten."""
+    """Result of forgetting."""
 
     uris: tuple[str, ...]
     """What was removed, sorted: notes, and directories of transcripts."""

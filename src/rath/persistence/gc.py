@@ -18,7 +18,7 @@ __all__ = ["GCReport", "gc"]
 
 @dataclass(slots=True)
 class GCReport:
-    """What was removed, or would be in a dry run."""
+    """Report of removed files, or in a dry run of those that would be."""
 
     sessions: list[UUID] = field(default_factory=list[UUID])
     local_sandboxes: list[UUID] = field(default_factory=list[UUID])

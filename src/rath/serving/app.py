@@ -59,7 +59,7 @@ _log = logging.getLogger("rath.serving")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """What of a server can be chosen."""
+    """Options of a server."""
 
     openai: bool = True
     """Whether the OpenAI API is served, below `/v1`."""

@@ -109,7 +109,7 @@ def _frozen(value: object) -> object:
 
 
 class ChunkKind(str, Enum):
-    """Who speaks in a row."""
+    """Speaker of a row."""
 
     SYSTEM = "system"
     USER = "user"

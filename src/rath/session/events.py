@@ -62,7 +62,7 @@ class _Event(Struct, frozen=True, tag_field="event", omit_defaults=True, gc=Fals
 
 
 class Header(_Event, frozen=True, kw_only=True, tag="header"):
-    """Who the session is and what it begins with."""
+    """Identity of a session, and the rows it begins with."""
 
     session: UUID
     created_at: Time
@@ -163,7 +163,7 @@ class PartialText(_Event, frozen=True, tag="partial"):
 
 
 class Failed(_Event, frozen=True, tag="failed"):
-    """Why a run ended without an outcome."""
+    """Failure of a run, which ended without an outcome."""
 
     how: Literal["failed", "cancelled"]
     error: str
@@ -177,13 +177,13 @@ class Reopened(_Event, frozen=True, tag="reopened"):
 
 
 class OutcomeChange(_Event, frozen=True, tag="outcome"):
-    """How a session that ended before stands now."""
+    """Change of the outcome of a session that had ended."""
 
     outcome: Outcome
 
 
 class PlacementChange(_Event, frozen=True, kw_only=True, tag="placement"):
-    """Where the session works from now on."""
+    """Change of the place of a session."""
 
     sandbox_backend: str | None = None
     sandbox_spec: BackendSandboxSpec | None = None

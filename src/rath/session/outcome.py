@@ -112,7 +112,7 @@ class NeedsInput(_Outcome, frozen=True, tag=True):
 
 
 class NeedsDecision(_Outcome, frozen=True, tag=True):
-    """It is not known whether these tool calls took effect; somebody must decide."""
+    """Tool calls of which it is not known whether they took effect; somebody must decide."""
 
     session: UUID
     calls: tuple[str, ...]

@@ -182,7 +182,7 @@ class ResumeSource(Protocol):
 
 
 class Scope(NamedTuple):
-    """Who serves the operations that are made here, and who is told of their sessions."""
+    """Source that serves the operations made here, and listener to their sessions."""
 
     context: ReplayContext | None = None
     """Serves them in a replay."""

@@ -267,7 +267,7 @@ def _where(tool: object) -> str:
 
 
 MAX_RAW_CHARS = 2000
-"""How much of unparseable arguments the model is shown again."""
+"""How much of unparsable arguments the model is shown again."""
 
 
 class BadArguments(Exception):
@@ -311,7 +311,7 @@ class ArgumentChecker:
         arguments, is_error = parse_tool_arguments(text)
         if is_error:
             cut = text[:MAX_RAW_CHARS] + ("...(truncated)" if len(text) > MAX_RAW_CHARS else "")
-            raise BadArguments(f"non-JSON or unparseable arguments for tool {tool!r}", cut)
+            raise BadArguments(f"non-JSON or unparsable arguments for tool {tool!r}", cut)
         return arguments or {}
 
     def check_call(

@@ -64,7 +64,7 @@ def environment(
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start."""
+    """Command to start."""
 
     argv: Sequence[str]
     cwd: str

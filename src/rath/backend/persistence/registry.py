@@ -66,7 +66,7 @@ class BadIndex(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSandboxRecord:
-    """What an index file says about a remote sandbox."""
+    """Entry of an index file about a remote sandbox."""
 
     schema_version: int
     id: UUID

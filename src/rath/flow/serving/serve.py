@@ -166,7 +166,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What of a served workflow can be chosen."""
+    """Options of a served workflow."""
 
     description: str | None = None
     """What the tool is good for; by default what the workflow says of itself."""

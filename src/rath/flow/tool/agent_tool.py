@@ -58,7 +58,7 @@ _SCHEMA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentToolOptions(CallOptions):
-    """How calls of an agent as a tool are made.
+    """Options of calls of an agent as a tool.
 
     Raises:
         TypeError: A value is of the wrong type.
@@ -124,7 +124,7 @@ class AgentTool(FlowToolCall):
 
     @property
     def workflow(self) -> Callable[[Session], Session]:
-        """What does the task."""
+        """Workflow that does the task."""
         return self._workflow
 
     @property
@@ -134,7 +134,7 @@ class AgentTool(FlowToolCall):
 
     @property
     def description(self) -> str:
-        """What it is good for, for the model."""
+        """Purpose of the tool, for the model."""
         return self._description or ""
 
     @property
@@ -144,7 +144,7 @@ class AgentTool(FlowToolCall):
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for the record: `module:qualname` of what does the task."""
+        """Origin of the tool, for the record: `module:qualname` of its workflow."""
         return origin_of(type(self._workflow))
 
     def resource_key(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class FlowToolCall(Referenced, ABC):
 
     @property
     def description(self) -> str | None:
-        """What it does and when to use it, for the model."""
+        """Description for the model: the effect of the tool, and when to use it."""
         return None
 
     def with_description(self, text: str) -> Self:
@@ -90,7 +90,7 @@ class FlowToolCall(Referenced, ABC):
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for the record: `module:qualname` of its class."""
+        """Origin of the tool, for the record: `module:qualname` of its class."""
         return origin_of(type(self))
 
     @abstractmethod

@@ -133,7 +133,7 @@ class MCPToolCall(FlowToolCall):
 
     @property
     def description(self) -> str | None:
-        """What the server says of it: data for the model, never instructions of yours."""
+        """Description by the server: data for the model, never instructions of yours."""
         return self._description
 
     @property

@@ -52,7 +52,7 @@ _SEVER_SECONDS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """How a model is served. What is None is the model's own affair."""
+    """Options of a served model; None leaves one to the model."""
 
     n_ctx: int = 8192
     """Tokens that one request and its answer may have together."""
@@ -82,7 +82,7 @@ class LocalOptions:
 
 @dataclass(frozen=True, slots=True)
 class LocalEndpoint:
-    """Where a model of this process is asked, by OpenAI's protocol."""
+    """Endpoint of a model of this process, by OpenAI's protocol."""
 
     base_url: str
     """Loopback address with its path, `http://127.0.0.1:PORT/v1`."""

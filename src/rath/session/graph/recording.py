@@ -223,7 +223,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Which operation made a session, and from what."""
+    """Operation that made a session, and its parents."""
 
     operator: str = "implicit"
     kind: LineageKind = LineageKind.UNKNOWN

@@ -107,7 +107,7 @@ class LineReader:
 
     @property
     def created_at(self) -> datetime:
-        """When the session was begun, as the header says."""
+        """Time at which the session began, as the header says."""
         assert self._created_at is not None, "known after the header"
         return self._created_at
 

@@ -85,7 +85,7 @@ class PersistedSession:
 
     @property
     def outcome(self) -> Outcome:
-        """How the run ended, or what it waits for."""
+        """Outcome of the run."""
         return self.session().outcome
 
     def session(self) -> Session:

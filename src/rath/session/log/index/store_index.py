@@ -99,7 +99,7 @@ _NO_END = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFilter:
-    """Which sessions are asked for: those that fit in every respect."""
+    """Filter of sessions: those that fit in every respect."""
 
     states: Collection[str] = ()
     """Any of these, as in `SessionSummary.state`."""
