@@ -5,7 +5,10 @@ import importlib
 import pkgutil
 import pydoc
 import re
+import sys
 from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
 from types import ModuleType
 from typing import get_origin
 
@@ -18,16 +21,35 @@ from sphinx.util import logging
 import rath
 from rath.config.env import env_reference_rows
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 project = "OpenRath"
 author = "The OpenRath authors"
 copyright = "2026, The OpenRath authors"
 release = version = rath.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "drawings",
+    "reference_tables",
+    "search_words",
+]
 html_theme = "furo"
 html_title = f"OpenRath {release}"
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#2447c9", "color-brand-content": "#2447c9"},
+    "dark_css_variables": {"color-brand-primary": "#8fb0ff", "color-brand-content": "#8fb0ff"},
+    "navigation_with_keys": True,
+}
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+
+# Without prompts, and without what a command has printed.
+copybutton_prompt_text = "$ "
+copybutton_selector = "div.highlight:not(.highlight-text) pre"
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
@@ -108,8 +130,13 @@ def report_what_is_missing(_app: Sphinx, env: BuildEnvironment) -> None:
         for name in package.__all__:
             # A name may be exported by several packages and is described in one of them.
             namesakes = [path for path in described if path.endswith(f".{name}")]
-            if not any(pydoc.locate(path) is getattr(package, name) for path in namesakes):
+            if not any(locate(path) is getattr(package, name) for path in namesakes):
                 log.warning("%s.%s stands on no page of the reference", package.__name__, name)
+
+
+def locate(path: str) -> object:
+    """Find what a dotted name of the library stands for; a function comes before its module."""
+    return reduce(lambda owner, part: getattr(owner, part, None), path.split(".")[1:], rath)
 
 
 def write_as_rst(
