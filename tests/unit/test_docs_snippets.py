@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from tests.support.embedding_replies import embeddings
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SCRIPT = re.compile(r"<!-- answers: ((?:(?!-->).)*) -->\s*\Z", re.DOTALL)
 ANSWER = "Done."
+MAX_WORDS = 1500
 
 
 def pages() -> list[Path]:
@@ -37,38 +41,75 @@ def blocks(page: Path) -> list[str]:
     ]
 
 
-def answer(request: CapturedRequest) -> Reply:
-    """The same words to every request, streamed if asked for, and the same vector to every text."""
-    if request.path.endswith("/embeddings"):
-        return embeddings(*([1.0] for _ in request.json()["input"]))
-    return text_stream(ANSWER) if request.json().get("stream") else completion(ANSWER)
+class Model:
+    """Answers requests: with what a page scripts, then with the same words to each.
+
+    A comment before a block, `<!-- answers: [...] -->`, is a JSON list: a text is an answer, an
+    object a tool call for each of its members.
+    """
+
+    def __init__(self) -> None:
+        self.script: deque[Any] = deque()
+
+    def __call__(self, request: CapturedRequest) -> Reply:
+        if request.path.endswith("/embeddings"):
+            return embeddings(*([1.0] for _ in request.json()["input"]))
+        turn = self.script.popleft() if self.script else ANSWER
+        if isinstance(turn, dict):
+            calls = (tool_call(*each, id=f"call_{n}") for n, each in enumerate(turn.items(), 1))
+            return completion(tool_calls=tuple(calls))
+        return text_stream(turn) if request.json().get("stream") else completion(turn)
+
+
+def scripted_blocks(page: Path) -> Iterator[tuple[str, list[Any]]]:
+    """The Python blocks of a page, each with the answers that the page scripts for it."""
+    text = page.read_text("utf-8")
+    for block, match in zip(blocks(page), BLOCK.finditer(text), strict=True):
+        script = SCRIPT.search(text, 0, match.start())
+        yield block, json.loads(script[1]) if script else []
 
 
 @pytest.fixture
-def _model_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Model]:
     """The environment that a reader with a key has, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
-    with ChatServer(answer) as server:
+    model = Model()
+    with ChatServer(model) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "test-key")
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         monkeypatch.setenv("OPENAI_DEFAULT_MODEL", "test-model")
-        yield
+        yield model
 
 
-@pytest.mark.usefixtures("_model_server")
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages() if blocks(page)],
 )
-def test_the_blocks_of_a_page_run(page: Path) -> None:
+def test_the_blocks_of_a_page_run(page: Path, model: Model) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     # Ends what a page switches on for the rest of its process.
     with autosave(False):
-        for block in blocks(page):
-            exec(compile(block, page, "exec"), names)
+        for block, script in scripted_blocks(page):
+            model.script.extend(script)
+            exec(compile(block, page, "exec", dont_inherit=True), names)
     for value in list(names.values()):
         if isinstance(value, Session):
             value.synchronize()
+    assert not model.script
+
+
+def prose(text: str) -> str:
+    """A page without the comments that only tests read."""
+    return re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", pages()[1:], ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_short_and_starts_with_code(page: Path) -> None:
+    text = prose(page.read_text("utf-8"))
+    n_words = sum(1 for word in text.split() if re.search(r"\w", word))
+    assert n_words <= MAX_WORDS
+    # The landing pages have one sentence before it.
+    assert re.match(r"# .+\n\n(:::.+\n.+\n:::\n\n)?```", text)
 
 
 def test_the_program_of_the_readme_does_its_work_when_it_is_run(tmp_path: Path) -> None:
