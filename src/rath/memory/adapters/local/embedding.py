@@ -20,6 +20,7 @@ from rath._async.bridge import call_either
 from rath._async.runtime import Running, runtime
 from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
+from rath._installation import install_advice
 from rath.errors import InvalidRequestError, MemoryBackendError, RathError, UntrustedConfig
 from rath.llm.embedding import EmbeddingClient, EmbeddingProvider, embedding_client_for
 from rath.memory.adapters.local.catalog import Catalog
@@ -204,9 +205,10 @@ def embedding_of(options: Mapping[str, Any]) -> Embedding | None:
     except ImportError as exc:
         logger.warning(
             "this memory store finds by words alone: comparing vectors needs numpy, which cannot "
-            "be imported (%s). Install the extra 'vectors' (uv sync --extra vectors, or "
-            "pip install '.[vectors]'), or leave out the options embedding and embedding_provider",
+            "be imported (%s). It needs %s; or leave out the options embedding and "
+            "embedding_provider",
             exc,
+            install_advice("vectors"),
         )
         return None
     source, model_name = options.get("embedding"), options.get("embedding_model")

@@ -23,6 +23,7 @@ from typing import Any, cast
 from rath._async.lanes import gather
 from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
+from rath._installation import install_advice
 from rath.config.redaction import guard_logs, redact
 from rath.errors import MemoryBackendError
 from rath.memory.adapters.openviking.server import Options
@@ -217,7 +218,7 @@ def load_sdk() -> tuple[Any, tuple[type[Exception], ...]]:
         import openviking_sdk
     except ImportError as exc:
         raise MemoryBackendError(
-            'the OpenViking memory needs its SDK: pip install "openrath[openviking]"'
+            f"the OpenViking memory needs {install_advice('openviking')}"
         ) from exc
     errors = (openviking_sdk.OpenVikingError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)
     return openviking_sdk.AsyncHTTPClient, (*errors, *SDK_BUGS)
