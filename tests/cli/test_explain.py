@@ -255,6 +255,24 @@ def test_how_tools_ended_is_reported(rath: Rath, tmp_path: Path) -> None:
     assert "in no sandbox\n" in done.stdout
 
 
+def test_a_tool_that_raised_is_located(rath: Rath, tmp_path: Path) -> None:
+    def look_up(_: Session, __: object) -> str:
+        return {"Paris": "rain"}["Oslo"]
+
+    model = ScriptedClient([tool_call("look", {}), "Sorry."])
+    out = run([], FunctionTool("look", look_up), agent_provider=model.provider)
+    stored = keep(out, tmp_path)
+    place = f"{Path(__file__).name}:{look_up.__code__.co_firstlineno + 1} in look_up"
+    done = rath("explain", *stored, "--where")
+    printed = "".join(line.strip() for line in done.stdout.splitlines())
+    assert place.replace(" ", "") in printed.replace(" ", "")
+    assert "KeyError: 'Oslo'\n" in done.stdout
+    shown = rath("show", *stored, "--full")
+    assert "look_up" in shown.stdout
+    told = json.loads(rath("explain", *stored, "--where", "--json").stdout)
+    assert "KeyError: 'Oslo'" in json.dumps(told)
+
+
 def test_a_call_without_a_result_is_reported(rath: Rath, tmp_path: Path) -> None:
     out = run([tool_call("f", id="c"), "ok"], FunctionTool("f", lambda *_: 1))
     cut = Session(out.chunk_table.prefix(2), id=out.id)

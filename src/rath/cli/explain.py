@@ -266,6 +266,9 @@ def _about_run(run: ToolRun) -> Iterator[str]:
         yield f"arguments: {_preview(_in_json(dict(run.arguments)), 4)}"
     if run.error_kind is not None:
         yield f"error: {run.error_kind}"
+    if run.traceback is not None:
+        yield f"raised at {run.traceback.place}"
+        yield from run.traceback.text.splitlines()[1:]
     if run.exit_code is not None:
         signal = "" if run.signal is None else f", signal {run.signal}"
         yield f"exit code {run.exit_code}{signal}"

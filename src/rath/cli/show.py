@@ -451,6 +451,8 @@ def _of_call(call: record.ModelCall) -> Iterator[str]:
 
 def _of_run(run: record.ToolRun) -> Iterator[str]:
     yield run.status if run.error_kind is None else f"{run.status} ({run.error_kind})"
+    if run.traceback is not None:
+        yield f"raised at {render.one_line(run.traceback.place)}"
     if run.exit_code is not None:
         yield f"exit status {run.exit_code}"
     if run.signal is not None:

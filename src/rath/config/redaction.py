@@ -327,6 +327,9 @@ _COUNT_NAME = re.compile(r"(^|_)(max|min|n|total|budget|prompt|completion)_.*tok
 _WHOLLY_SECRET = frozenset({"env", "environ", "environment", "headers"})
 """Tables whose every value may be a secret, whatever it is called."""
 
+_DIRECTORIES = frozenset({"OLDPWD", "PWD"})
+"""Variables of a shell that no password stands in."""
+
 # Greedy, since passwords are also written with the characters that end a host.
 _LOGIN = re.compile(r"(?<=://)\S*(?=@)")
 _QUERY_OF_URL = re.compile(r"(?<=[?#])\S*=\S*")
@@ -411,7 +414,8 @@ def _names_credential(name: str) -> bool:
 
 
 def _environment_secrets() -> list[str]:
-    return [text for name, text in os.environ.items() if looks_secret(name) and _is_long(text)]
+    named = ((name, text) for name, text in os.environ.items() if name not in _DIRECTORIES)
+    return [text for name, text in named if looks_secret(name) and _is_long(text)]
 
 
 def _secret_in(

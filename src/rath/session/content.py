@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, assert_never, cast
 
+from msgspec import Struct
+
 from rath._core.blobs import Blob, is_digest
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
@@ -413,6 +415,23 @@ MAX_DETAIL_CHARS = 4000
 _HOW_TO_READ = "read_workspace_file with the path named under kept; offset and limit count lines"
 
 
+class TracebackInfo(Struct, frozen=True, omit_defaults=True):
+    """The place at which a tool raised, and the end of its traceback, without known secrets."""
+
+    file: str
+    line: int
+    """Of the last frame in code of the program, or of the last one where it has none there."""
+
+    function: str
+    text: str
+    """The last frames and the exception, as Python prints them."""
+
+    @property
+    def place(self) -> str:
+        """File, line and function, such as `tools.py:12 in weather`."""
+        return f"{self.file}:{self.line} in {self.function}"
+
+
 @dataclass(frozen=True, slots=True)
 class ResultText:
     """The result of a tool call, as JSON text."""
@@ -429,6 +448,9 @@ class ResultText:
     exit_code: int | None = None
     images: tuple[Image, ...] = ()
     """What the model is shown beside the text, in which their labels stand."""
+
+    traceback: TracebackInfo | None = None
+    """Where the tool raised, if it did."""
 
 
 def error_text(kind: str, message: str, detail: str | None = None) -> str:

@@ -22,7 +22,7 @@ from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.evidence import CallEvidence
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
-from rath.session.content import CUT, AssistantTurn, UserText, address
+from rath.session.content import CUT, AssistantTurn, TracebackInfo, UserText, address
 from rath.session.operation import Place
 from rath.session.output_schema import OutputSpec
 
@@ -233,6 +233,9 @@ class ToolRun(RecordEntry, frozen=True, kw_only=True, tag="tool_run"):
 
     decision: UUID | None = None
     """The decision that allowed the call."""
+
+    traceback: TracebackInfo | None = None
+    """Where the tool raised, if it did."""
 
 
 class Summary(RecordEntry, frozen=True, kw_only=True, tag="summary"):

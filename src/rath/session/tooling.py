@@ -167,6 +167,9 @@ class ToolOffer:
     approval: ApprovalRule = "never"
     """Whether somebody must allow a call of it first."""
 
+    shows_traceback: bool = False
+    """Whether the model reads the traceback where it raises."""
+
 
 def offer(tool: Tool) -> ToolOffer:
     """Return the loop's description of `tool`.
@@ -196,6 +199,7 @@ def offer(tool: Tool) -> ToolOffer:
         is_plain=not on_sandbox and not bridge.is_async(in_a_loop(tool)),
         is_built_in=is_built_in,
         approval=check_approval(getattr(tool, "approval", "never"), f"tool {tool.name!r}"),
+        shows_traceback=bool(getattr(tool, "show_traceback", False)),
     )
 
 

@@ -36,6 +36,9 @@ class FlowToolCall(Referenced, ABC):
     """Whether somebody must allow a call before it is made: "never", "always", or a function that
     gets a `CallRequest` and says so."""
 
+    show_traceback: bool = False
+    """Whether the model reads where and how the tool raised; the record has that anyway."""
+
     _description: str | None
     """What an object says of itself, where it does."""
 

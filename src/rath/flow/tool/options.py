@@ -85,11 +85,14 @@ class CallOptions:
 
     parallel_safe: bool = False
     approval: ApprovalRule = "never"
+    show_traceback: bool = False
+    """Whether the model reads where and how the tool raised."""
 
     def __post_init__(self) -> None:
         check_effects(self.effects)
         check_timeout(self.timeout)
         check_kind("parallel_safe", self.parallel_safe, bool, "True or False")
+        check_kind("show_traceback", self.show_traceback, bool, "True or False")
         check_approval(self.approval)
 
 

@@ -7,20 +7,27 @@ import logging
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import dropwhile
+from pathlib import Path
+from traceback import StackSummary, TracebackException, walk_tb
 from typing import Any
 from uuid import UUID
 
+import rath
 from rath._async.lanes import Key
 from rath._async.runtime import runtime
+from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
+from rath._core.text import cut_middle, valid_unicode
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
 from rath.backend.start import WorkspaceStart
+from rath.config.redaction import redact_content
 from rath.session.bindings import Placement
 from rath.session.calls.requests import INTERRUPTED
 from rath.session.chunk import ChunkRow, RowId, tool_feedback_chunk
-from rath.session.content import ResultText, ToolCall, encode_failure, full_blob
+from rath.session.content import ResultText, ToolCall, TracebackInfo, encode_failure, full_blob
 from rath.session.record import ToolRun, ToolStatus
 from rath.session.tooling import InnerRun, Question, ToolOffer
 
@@ -33,6 +40,65 @@ CALL_INTERRUPTED = encode_failure("interrupted", INTERRUPTED)
 
 CALL_SUSPENDED = encode_failure("suspended", "the call waits for somebody, and is made again then")
 """What is said of a call that waits."""
+
+
+MAX_FRAMES = 6
+"""Frames of a traceback that the record keeps: the last ones; a guess at what is read."""
+
+MAX_TRACEBACK_CHARS = 4_000
+"""Characters of it, a message of any length included; a guess."""
+
+_OURS = str(Path(rath.__file__).parent)
+_STANDARD = str(Path(logging.__file__).parents[1])
+
+
+def exception_result(
+    exc: BaseException, tool: str, *, reads_source: bool, is_shown: bool = False
+) -> ResultText:
+    """Return the result of a call that raised; its traceback is logged at DEBUG.
+
+    Args:
+        exc: What it raised.
+        tool: Its name.
+        reads_source: Show lines of code, too; that reads files, so blocks.
+        is_shown: Whether the model reads the traceback, too.
+    """
+    cause = exc.cause if isinstance(exc, UserExit) else exc
+    kind = type(cause).__name__
+    try:
+        message = f"{kind}: {cause}"
+    except BaseException:  # noqa: BLE001  # an exception of a tool whose own text fails
+        message = kind
+    info = _traceback_info(cause, reads_source=reads_source)
+    _log.debug("tool %r raised %s", tool, kind if info is None else f"{kind}\n{info.text}")
+    detail = info.text if is_shown and info is not None else kind
+    return replace(encode_failure("tool_execution_exception", message, detail), traceback=info)
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith((_OURS, _STANDARD, "<frozen ")) or "site-packages" in file
+
+
+def _traceback_info(exc: BaseException, *, reads_source: bool) -> TracebackInfo | None:
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in walk_tb(exc.__traceback__)
+    ]
+    if not frames:
+        return None
+    own = [frame for frame in frames if not _is_library(frame[0])]
+    file, line, function = (own or frames)[-1]
+    told = TracebackException.from_exception(exc, limit=-MAX_FRAMES, lookup_lines=False)
+    shown = [*dropwhile(lambda each: each.filename.startswith(_OURS), told.stack)]
+    told.stack[:] = shown or told.stack
+    if not reads_source:
+        told.stack = StackSummary.from_list(
+            [(each.filename, each.lineno or 0, each.name, "") for each in told.stack]
+        )
+    text = redact_content(valid_unicode("".join(told.format())))
+    return TracebackInfo(
+        valid_unicode(file), line, function, cut_middle(text.rstrip(), MAX_TRACEBACK_CHARS)[0]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +257,7 @@ def tool_run_entry(
         effect_gaps=finished.effect_gaps,
         start=finished.start,
         decision=finished.decision,
+        traceback=result.traceback,
     )
 
 

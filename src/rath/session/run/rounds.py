@@ -16,7 +16,6 @@ from rath._async.bridge import is_async
 from rath._async.deferred import nesting
 from rath._async.lanes import Job, Key, Lanes
 from rath._async.runtime import await_future, runtime
-from rath._async.workers import UserExit
 from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
 from rath.backend.abc import BackendSandbox
@@ -36,6 +35,7 @@ from rath.session.calls.results import (
     CallResult,
     CheckedCall,
     deferred_call,
+    exception_result,
     lane_keys,
     with_arguments,
 )
@@ -297,7 +297,8 @@ class ToolRounds:
             refusal = encode_failure("invalid_tool_arguments", str(exc), exc.detail)
             return CheckedCall(call, offer, arguments, refusal=refusal)
         except (Exception, SystemExit, KeyboardInterrupt) as exc:  # noqa: BLE001  # a tool's lane
-            return CheckedCall(call, offer, arguments, refusal=_exception_text(exc))
+            refusal = exception_result(exc, call.name, reads_source=True)
+            return CheckedCall(call, offer, arguments, refusal=refusal)
         return CheckedCall(call, offer, arguments, key)
 
     async def _finish(self, prepared: CheckedCall, session: Session, tell: Tell) -> CallResult:
@@ -328,7 +329,7 @@ class ToolRounds:
             return checked[0] if checked else CheckedCall(call, offer)
 
         async def call_it() -> ResultText:
-            result = await self._work(work, lambda: prepared().key)
+            result = await self._work(offer, work, lambda: prepared().key)
             return await self._call(prepared(), session) if result is None else result
 
         return await self._attempt(prepared, offer, call_it, tell)
@@ -354,7 +355,7 @@ class ToolRounds:
                     result = await call()
                 status = "failed" if result.failure else "done"
             except TimeoutError as exc:
-                result = _exception_text(exc)
+                result = exception_result(exc, offer.tool.name, reads_source=False)
                 if attempt.time.has_expired:
                     result = _timeout_text(offer.tool.name, offer.limit)
                     status = "abandoned"
@@ -364,9 +365,10 @@ class ToolRounds:
                 if task is not None and task.cancelling():
                     tell(self._result_of(attempt, prepared(), CALL_INTERRUPTED, "interrupted"))
                     raise
-                result = _exception_text(exc)  # raised by a backend, cancelled by nobody
+                # Raised by a backend, cancelled by nobody.
+                result = exception_result(exc, offer.tool.name, reads_source=False)
             except Exception as exc:  # noqa: BLE001  # a tool's lane: what it does wrong is read
-                result = _exception_text(exc)
+                result = exception_result(exc, offer.tool.name, reads_source=False)
                 self.lost = exc if isinstance(exc, WorkspaceLost) else self.lost
         here = call_here()
         assert here is not None, "a round says which call it makes"
@@ -416,7 +418,8 @@ class ToolRounds:
         return offer.operator is not None and self.dispatch is None
 
     async def _call(self, prepared: CheckedCall, session: Session) -> ResultText:
-        offer = cast("ToolOffer", prepared.offer)
+        offer = prepared.offer
+        assert offer is not None, "a call that is made has its tool"
         arguments = dict(prepared.arguments or {})
         await self.lanes.wait_free(prepared.key)
         if self.dispatch is not None:
@@ -427,13 +430,24 @@ class ToolRounds:
         else:
             call = partial(in_a_loop(offer.tool), session, arguments)
         if is_async(call):
-            return await self._on_user_loop(call, prepared.key)
-        result = await self._work(lambda: _encoded(call()), lambda: prepared.key)
+            return await self._on_user_loop(offer, call, prepared.key)
+        result = await self._work(offer, lambda: _encoded(call()), lambda: prepared.key)
         return cast("ResultText", result)
 
-    async def _work(self, work: Callable[[], object], key: Callable[[], Key]) -> ResultText | None:
+    async def _work(
+        self, offer: ToolOffer, work: Callable[[], object], key: Callable[[], Key]
+    ) -> ResultText | None:
         """Run a job on a worker; None says that its lane is held by an abandoned call."""
-        future = runtime().start_in_worker(work)
+
+        def job() -> object:
+            try:
+                return work()
+            except WorkspaceLost:
+                raise
+            except Exception as exc:  # noqa: BLE001  # a tool's lane; source may be read here
+                return _raised(exc, offer)
+
+        future = runtime().start_in_worker(job)
         try:
             value = await await_future(future)
         except asyncio.CancelledError:
@@ -444,11 +458,18 @@ class ToolRounds:
             return None
         if isinstance(value, ResultText):
             return value
-        return await self._on_user_loop(lambda: cast("Awaitable[object]", value), key())
+        return await self._on_user_loop(offer, lambda: cast("Awaitable[object]", value), key())
 
-    async def _on_user_loop(self, call: Callable[[], Awaitable[object]], key: Key) -> ResultText:
+    async def _on_user_loop(
+        self, offer: ToolOffer, call: Callable[[], Awaitable[object]], key: Key
+    ) -> ResultText:
         async def await_and_encode() -> ResultText:
-            return encode_result(await call())
+            try:
+                return encode_result(await call())
+            except WorkspaceLost:
+                raise
+            except Exception as exc:  # noqa: BLE001  # as in a worker: no thread of ours waits
+                return _raised(exc, offer)
 
         running = runtime().start_on_user_loop(await_and_encode)
         try:
@@ -462,19 +483,14 @@ class ToolRounds:
 _HELD = object()
 
 
+def _raised(exc: Exception, offer: ToolOffer) -> ResultText:
+    shown = offer.shows_traceback
+    return exception_result(exc, offer.tool.name, reads_source=True, is_shown=shown)
+
+
 def _encoded(value: object) -> object:
     """Return the result as text; what must be awaited first comes back as it is."""
     return value if inspect.isawaitable(value) else encode_result(value)
-
-
-def _exception_text(exc: BaseException) -> ResultText:
-    cause = exc.cause if isinstance(exc, UserExit) else exc
-    kind = type(cause).__name__
-    try:
-        message = f"{kind}: {cause}"
-    except BaseException:  # noqa: BLE001  # an exception of a tool whose own text fails
-        message = kind
-    return encode_failure("tool_execution_exception", message, kind)
 
 
 def _timeout_text(name: str, limit: float) -> ResultText:

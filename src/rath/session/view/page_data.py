@@ -21,7 +21,14 @@ from rath.llm.image import Image
 from rath.session.base import with_late
 from rath.session.body import Body, model_of, sum_costs
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
-from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
+from rath.session.content import (
+    AssistantTurn,
+    Opaque,
+    SystemText,
+    ToolFeedback,
+    TracebackInfo,
+    UserText,
+)
 from rath.session.files.changes import inner_operations
 from rath.session.files.diff import unified_diff
 from rath.session.graph.kind import LineageKind
@@ -560,7 +567,11 @@ class PageEncoder:
             "files": [self._change(effect) for effect in entry.file_effects],
             "gaps": list(entry.effect_gaps),
             "decision": self._catalogue.entry(entry.decision),
+            **self._traceback(entry.traceback),
         }
+
+    def _traceback(self, info: TracebackInfo | None) -> dict[str, Any]:
+        return {} if info is None else {"at": info.place, "traceback": self._text(info.text)}
 
     def _full(self, blob: Blob) -> dict[str, Any]:
         text = None if blob.data is None else self._text(decode_output(blob.data))

@@ -49,6 +49,7 @@ def tool(  # type: ignore[overload-overlap]  # a class is called too: the first 
     effects: ToolEffects = "non_idempotent",
     timeout: float | None = None,
     approval: ApprovalRule = "never",
+    show_traceback: bool = False,
 ) -> type[ObjectTool]: ...
 @overload
 def tool(
@@ -62,6 +63,7 @@ def tool(
     effects: ToolEffects = "non_idempotent",
     timeout: float | None = None,
     approval: ApprovalRule = "never",
+    show_traceback: bool = False,
 ) -> FunctionTool[Callable[P, R]]: ...
 @overload
 def tool(
@@ -75,6 +77,7 @@ def tool(
     effects: ToolEffects = "non_idempotent",
     timeout: float | None = None,
     approval: ApprovalRule = "never",
+    show_traceback: bool = False,
 ) -> ToolDecorator: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -87,6 +90,7 @@ def tool(
     effects: ToolEffects = "non_idempotent",
     timeout: float | None = None,
     approval: ApprovalRule = "never",
+    show_traceback: bool = False,
 ) -> Any:
     """Make a tool of a typed function, `def` or `async def`; for use as a decorator.
 
@@ -109,6 +113,8 @@ def tool(
         timeout: Seconds that a call may take; None takes the loop's own limit.
         approval: Whether somebody must allow a call first: "never", "always", or a function that
             gets a `CallRequest` and says so.
+        show_traceback: Whether the model reads the last frames where it raises, beside the error;
+            the record has them anyway.
 
     Raises:
         TypeError: A parameter has no hint, or one without JSON Schema, or cannot be given by
@@ -123,6 +129,7 @@ def tool(
         effects=effects,
         timeout=timeout,
         approval=approval,
+        show_traceback=show_traceback,
     )
     if function is None:
         return functools.partial(make_tool, options)

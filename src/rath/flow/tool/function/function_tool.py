@@ -148,6 +148,7 @@ class FunctionTool(DefinedTool, Generic[F]):
         self.timeout = options.timeout
         self.effects = options.effects
         self.approval = options.approval
+        self.show_traceback = options.show_traceback
         self.__doc__ = function.__doc__
 
     @property
@@ -468,6 +469,7 @@ def _tool_class(kind: type[Any], definition: Definition, call: CallMethod) -> ty
         "parallel_safe": options.parallel_safe,
         "timeout": options.timeout,
         "effects": options.effects,
+        "show_traceback": options.show_traceback,
         "approval": staticmethod(options.approval)
         if callable(options.approval)
         else options.approval,
