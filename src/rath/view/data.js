@@ -101,6 +101,44 @@ class Book {
     return !session.parents.length && session.nRows > 0 && session.rowNumbers().every((row) => this.rows[row].k === "system");
   }
 
+  /** Return what a session was asked: the words of the user that stand before its own rows; found once. */
+  question(session) {
+    session.question ??= this.#question(session);
+    return session.question;
+  }
+
+  #question(session) {
+    const rows = session.rowNumbers();
+    const own = rows.findIndex((row) => this.rows[row].s === session.number);
+    const asked = rows.slice(0, own < 0 ? rows.length : own).findLast((row) => this.rows[row].k === "user");
+    return asked === undefined ? session.title ?? "" : line(this.rows[asked].t, 120);
+  }
+
+  /** Return the entries of a session itself: from its own operation on. */
+  ownEntries(session) {
+    const entries = session.entryNumbers().map((number) => this.entries[number]);
+    const at = entries.findIndex((entry) => entry.k === "operation" && entry.session === session.number);
+    return at >= 0 ? entries.slice(at) : session.parents.length ? [] : entries;
+  }
+
+  /** Return a session and all that it came from, by their ids. */
+  ancestors(session) {
+    const found = new Set();
+    const stack = [session];
+    while (stack.length) {
+      const one = stack.pop();
+      if (!one || found.has(one.id)) continue;
+      found.add(one.id);
+      stack.push(...one.parents.map((id) => this.byId.get(id)));
+    }
+    return found;
+  }
+
+  /** Return the sessions of the lineage that one or two sessions belong to, in order. */
+  related() {
+    return this.sessions;
+  }
+
   /** Return how many rows two sessions have in common at their beginning. */
   commonRows(a, b) {
     const [mine, theirs] = [a.rowNumbers(), b.rowNumbers()];

@@ -121,7 +121,7 @@ class Evidence {
     const session = this.book.byId.get(id);
     const state = session && h("span", { class: `state ${session.state}` }, WORDS[session.state]);
     return [
-      `Rows of ${session ? verb(session.operator) : "a session"} ${shortId(id)}`,
+      `Rows of ${session ? nameOf(this.book, session).name : "a session"}`,
       facts(["session", this.#sessionLink(id)], ["made by", session?.operator], ["state", state], ["why", session?.problem && whole(session.problem)], ["began", session?.began && moment(session.began)], ["took", session?.ms && duration(session.ms)],
         ["model calls", session?.calls || null], ["tool runs", session?.tools || null], ["models", (session?.models ?? []).join(", ")], ["placed on", (session?.backends ?? []).join(", ")], ...(session?.extras ?? []).map(([name, value]) => [name, line(value)])),
       entry ? this.#operation(entry) : null,
@@ -130,7 +130,8 @@ class Evidence {
 
   #sessionLink(id) {
     const name = h("code", null, shortId(id));
-    return this.book.byId.has(id) ? h("button", { class: "link", type: "button", title: id, onclick: () => this.goto.session(id) }, name) : h("span", { title: id }, name);
+    const session = this.book.byId.get(id);
+    return session ? h("button", { class: "link", type: "button", title: id, onclick: () => this.goto.session(id) }, nameOf(this.book, session).name, " ", name) : h("span", { title: id }, name);
   }
 
   #entryLink(number) {

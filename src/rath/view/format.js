@@ -7,7 +7,7 @@ const WORDS = {
   cut_off: "cut off", running: "running", absent: "not in this page",
 };
 
-const SHORT_OPERATORS = new Map([["run_session_loop", "loop"], ["run_session_compress", "compress"], ["implicit", "input"]]);
+const SHORT_OPERATORS = new Map([["run_session_loop", "loop"], ["run_session_compress", "compress"], ["implicit", "message"]]);
 
 /** Return a count with a short unit: 1234 is "1.2k". */
 function short(number) {
@@ -73,4 +73,12 @@ function shortId(id) {
 function verb(operator) {
   const last = operator.split(".").at(-1);
   return SHORT_OPERATORS.get(last) ?? last;
+}
+
+/** Return what a person calls a session: where in the program it was made or what was said, never its id. */
+function nameOf(book, session) {
+  const did = verb(session.operator);
+  if (session.path) return { name: session.path, more: book.question(session) };
+  if (session.title) return { name: did, more: session.title };
+  return { name: did, more: session.calls ? book.question(session) : session.parents.length > 1 ? `of ${session.parents.length}` : "" };
 }

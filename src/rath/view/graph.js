@@ -1,4 +1,4 @@
-/* Lines of the lineage graph: each session on a lane, a branch on a lane of its own. */
+/* Lines of the lineage graph: each line on a lane, which is free again when its branch ends. */
 
 /** Give out lanes; one is free again when the lines on it have ended. */
 class Lanes {
@@ -19,36 +19,34 @@ class Lanes {
 }
 
 /**
- * Lay out sessions that stand in an order in which parents come first.
+ * Lay out lines that stand in an order in which parents come first.
  *
- * @param parents for each session the places of its parents, in order
+ * A line goes down the lane of its parent and leaves it where the child stands, so that many branches
+ * of one parent take one lane in turn; the last one goes on where the parent was.
+ *
+ * @param parents for each line the places of its parents, in order
  * @returns {{lanes: number[], edges: {from, to, lane, second}[], width: number}}
  */
 function layOut(parents) {
-  const children = parents.map(() => []);
-  parents.forEach((list, at) => list.forEach((parent, nth) => children[parent].push([at, nth])));
+  const children = parents.map(() => [[], []]);
+  parents.forEach((list, at) => list.forEach((parent, nth) => children[parent][nth ? 1 : 0].push(at)));
   const lanes = [];
   const edges = [];
   const given = new Lanes();
   parents.forEach((list, at) => {
+    const [first, second] = children[at];
     const lane = (lanes[at] ??= given.take(at, at));
-    given.hold(lane, at);
-    let isPassedOn = false;
-    for (const [child, nth] of children[at]) {
-      if (nth === 0) {
-        lanes[child] = isPassedOn ? given.take(at + 1, child) : lane;
-        if (!isPassedOn) given.hold(lane, child);
-        edges.push({ from: at, to: child, lane: lanes[child], second: false });
-        isPassedOn = true;
-      }
+    const heir = first.at(-1) ?? Infinity;
+    const ownSecond = second.filter((child) => child < heir);
+    given.hold(lane, Math.max(at, ...first, ...ownSecond));
+    for (const child of first) {
+      // Taken in the order of the lines: a branch is laid out after those above it have ended.
+      if (child === heir) lanes[child] = lane;
+      edges.push({ from: at, to: child, lane, second: false });
     }
-    for (const [child, nth] of children[at]) {
-      if (nth === 0) continue;
-      const way = isPassedOn ? given.take(at + 1, child) : lane;
-      if (!isPassedOn) given.hold(lane, child);
-      edges.push({ from: at, to: child, lane: way, second: true });
-      isPassedOn = true;
-    }
+    const later = second.filter((child) => child >= heir);
+    const side = later.length ? given.take(at + 1, Math.max(...later)) : lane;
+    for (const child of second) edges.push({ from: at, to: child, lane: child < heir ? lane : side, second: true });
   });
   return { lanes, edges, width: given.busyUntil.length };
 }

@@ -62,16 +62,14 @@ function chipsOfRun(entry) {
   return chips;
 }
 
-/** Return what a call took, in a few words. */
-function took(entry) {
-  if (!entry) return [];
+/** Return what a call took, in a few words: {cost, time}. */
+function tookOf(entry) {
   const parts = [];
-  if (entry.k === "model") {
+  if (entry?.k === "model") {
     if (entry.usage) parts.push(`${short(entry.usage[2])} tok`);
     if (entry.usd !== undefined) parts.push(money(entry.usd));
   }
-  if (entry.ms !== undefined) parts.push(duration(entry.ms));
-  return parts;
+  return { cost: parts.join(" · "), time: entry?.ms === undefined ? "" : duration(entry.ms) };
 }
 
 /** Return an entry that made no row as a mark, a name and a text. */
@@ -103,7 +101,7 @@ function eventLine(book, entry) {
     case "summary":
       return { mark: "≡", kind: "quiet", name: "summary", text: `in place of ${count(entry.n, "row")}` };
     default:
-      return { mark: "○", kind: "quiet", name: [entry.kind, entry.workspace && entry.workspace !== "share" ? `workspace ${entry.workspace}` : ""].filter(Boolean).join(" · "), text: [shortId(book.ids[entry.session]), entry.path].filter(Boolean).join(" ") };
+      return { mark: "○", kind: "quiet", name: [entry.kind, entry.workspace && entry.workspace !== "share" ? `workspace ${entry.workspace}` : ""].filter(Boolean).join(" · "), text: entry.path ?? "" };
   }
 }
 
@@ -136,7 +134,7 @@ function itemParts(book, item, term) {
     const said = eventLine(book, item.entry);
     return [
       h("span", { class: `mark ${said.kind}` }, said.mark), item.entry.in ? h("span", { class: "inside", title: "inside a tool call" }, "↳") : null,
-      h("span", { class: "name" }, said.name), h("span", { class: "text" }, marked(said.text, term)), h("span", { class: "took" }, took(item.entry).join(" · ")),
+      h("span", { class: "name" }, said.name), h("span", { class: "text" }, marked(said.text, term)), h("span", { class: "took" }, warmed(item)),
     ];
   }
   const { speaker, name, text, chips, isCode } = headline(book, item);
@@ -144,7 +142,7 @@ function itemParts(book, item, term) {
   return [
     h("span", { class: "index" }, item.index),
     h("span", { class: "head" }, h("b", { class: `speaker ${speaker}` }, speaker), name ? h("span", { class: "name" }, name) : null, chips.map((chip) => h("span", { class: `chip ${chip.kind}`, title: chip.tip }, chip.text))),
-    h("span", { class: "took" }, took(item.entry).join(" · ")),
+    h("span", { class: "took" }, warmed(item)),
     h("span", { class: isCode ? "text code" : "text" }, shownText ? marked(shownText, term) : h("i", null, "no text")),
   ];
 }
@@ -152,10 +150,8 @@ function itemParts(book, item, term) {
 function bandParts(book, item) {
   const id = book.birth(item.row);
   const session = book.byId.get(id);
-  const path = item.entry?.path ?? "";
-  const what = session ? verb(session.operator) : item.entry?.kind ?? "rows";
-  return [
-    h("span", { class: "name" }, what), path ? h("span", { class: "path" }, path) : null,
-    h("span", { class: "id" }, shortId(id)), session ? null : h("span", { class: "text" }, "of a session that is not in this page"),
-  ];
+  if (!session) return [h("span", { class: "name" }, item.entry?.path || item.entry?.kind || "rows"), h("span", { class: "text" }, "of a session that is not in this page"), h("span", { class: "id" }, shortId(id))];
+  const { name } = nameOf(book, session);
+  const did = verb(session.operator);
+  return [h("span", { class: "name" }, name), name === did ? null : h("span", { class: "did-it" }, did), h("span", { class: "text" }), h("span", { class: "id", title: id }, shortId(id))];
 }

@@ -3,13 +3,14 @@
 const HELP = [
   ["j  ↓", "next line, or next session in the graph"],
   ["k  ↑", "previous line"],
-  ["Enter", "show what the line rests on, or the rows of a session"],
+  ["Enter", "show what the line rests on, or the rows of a session; unfold branches"],
   ["/", "search; Enter for the next match, Shift Enter for the previous one"],
   ["n  N", "next match, previous match"],
   ["g", "go to the graph, and back to the rows"],
   ["c", "compare with the session that was chosen before; end the comparison"],
-  ["h  l", "left and right side of a comparison"],
+  ["h  l  ←  →", "left and right side of a comparison; in the graph fold and unfold"],
   ["Home  End", "first line, last line"],
+  ["m", "kinds, cost or time in the map beside the rows"],
   ["t", "light or dark"],
   ["Esc", "close what is open"],
   ["?", "this list"],
@@ -25,12 +26,12 @@ function helpDialog() {
   return dialog;
 }
 
-/** Let `actions` have the keys: {down, up, open, search, step, graph, compare, side, edge, theme, help, escape}. */
+/** Let `actions` have the keys: {down, up, open, search, step, graph, compare, side, edge, map, theme, help, escape}. */
 function listenToKeys(actions) {
   const bound = {
     j: actions.down, ArrowDown: actions.down, k: actions.up, ArrowUp: actions.up, Enter: actions.open, "/": actions.search,
     n: () => actions.step(1), N: () => actions.step(-1), g: actions.graph, c: actions.compare, h: () => actions.side("a"), l: () => actions.side("b"),
-    ArrowLeft: () => actions.side("a"), ArrowRight: () => actions.side("b"), Home: () => actions.edge(0), End: () => actions.edge(1), t: actions.theme, "?": actions.help,
+    ArrowLeft: () => actions.side("a"), ArrowRight: () => actions.side("b"), Home: () => actions.edge(0), End: () => actions.edge(1), t: actions.theme, m: actions.map, "?": actions.help,
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

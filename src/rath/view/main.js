@@ -11,12 +11,14 @@ class Page {
     this.lineage = new Lineage(book, {
       onselect: (session) => this.showSession(session),
       oncompare: (session) => this.compare(session === this.compared ? null : session),
+      onmove: () => (this.focus = "graph"),
     });
     this.list = new List("Rows", {
       render: (item) => this.#parts(item),
       classOf: (item) => this.#classOf(item),
       onselect: (at, how) => this.#chosen(at, how),
     });
+    this.map = new Minimap(this.list);
     this.evidence = new Evidence(book, {
       goto: { row: (index) => this.gotoRow(index), session: (id) => this.showSession(book.byId.get(id)), entry: (entry) => this.gotoEntry(entry) },
       onclose: () => this.closeEvidence(),
@@ -35,7 +37,7 @@ class Page {
     const { profile } = document.body.dataset;
     const tools = h("div", { class: "tools" }, profile ? h("a", { href: profile, title: "Where time, tokens and money went" }, "Profile") : null, button("◐", "Light or dark (t)", () => this.theme()), button("?", "Keys (?)", () => this.help.showModal()));
     this.head = h("div", { class: "rows-head" });
-    const rows = h("section", { class: "pane rows", "aria-label": "Rows" }, this.head, this.list.view);
+    const rows = h("section", { class: "pane rows", "aria-label": "Rows" }, this.head, h("div", { class: "lines" }, this.list.view, this.map.strip));
     const tabs = h("div", { class: "tabs", role: "group", "aria-label": "Panes" }, [["lineage", "Lineage"], ["rows", "Rows"], ["evidence", "Evidence"]].map(([pane, name]) => h("button", { type: "button", "data-pane": pane, onclick: () => this.pane(pane) }, name)));
     document.body.append(h("header", { class: "bar" }, this.name, this.status, this.search.box, tools), h("main", { class: "panes" }, this.lineage.pane, rows, this.evidence.pane), tabs, this.help);
     this.pane("rows");
@@ -43,10 +45,10 @@ class Page {
 
   #listen() {
     listenToKeys({
-      down: () => this.move(1), up: () => this.move(-1), step: (by) => this.step(by), theme: () => this.theme(),
+      down: () => this.move(1), up: () => this.move(-1), step: (by) => this.step(by), theme: () => this.theme(), map: () => this.map.show(),
       open: () => this.open(), search: () => this.search.input.select(), graph: () => this.focusOn(this.focus === "graph" ? "rows" : "graph"),
       compare: () => this.toggleCompare(), side: (side) => this.takeSide(side), help: () => this.help.showModal(), escape: () => this.escape(),
-      edge: (end) => (this.focus === "graph" ? this.showSession(this.lineage.sessions.at(end ? -1 : 0)) : this.list.select(end ? this.list.items.length - 1 : 0)),
+      edge: (end) => (this.focus === "graph" ? this.lineage.move(end ? Infinity : -Infinity) : this.list.select(end ? this.list.items.length - 1 : 0)),
     });
     for (const [pane, element] of [["graph", this.lineage.box], ["rows", this.list.inner]]) element.addEventListener("focus", () => (this.focus = pane));
   }
@@ -57,11 +59,12 @@ class Page {
     if (!session || (session === this.shown && !this.compared)) return;
     if (session !== this.shown) this.before = this.shown;
     this.shown = session;
+    this.lineage.pointTo(session);
     this.compared = null;
     this.list.selected = -1;
     this.redraw();
     this.list.view.scrollTop = 0;
-    this.lineage.reveal(session);
+    this.lineage.reveal();
     this.list.select(this.#firstOwn());
   }
 
@@ -93,6 +96,7 @@ class Page {
     show(this.head, compared ? compareHead(book, shown, compared, made.common, () => this.compare(null)) : this.#sessionHead());
     this.lineage.draw(shown, compared);
     this.list.selected = key === undefined ? -1 : made.items.findIndex((item) => item.key === key);
+    warm(made.items);
     this.list.set(made.items);
     this.#findHits();
   }
@@ -119,9 +123,11 @@ class Page {
 
   #sessionHead() {
     const { shown } = this;
+    const { name } = nameOf(this.book, shown);
+    const did = verb(shown.operator);
     const numbers = [count(shown.nRows, "row"), shown.calls && count(shown.calls, "model call"), shown.tools && count(shown.tools, "tool run"), shown.tokens && `${short(shown.tokens)} tok`, shown.usd !== undefined && `${money(shown.usd)}${shown.unpriced ? ` and ${shown.unpriced} of unknown price` : ""}`, shown.ms && duration(shown.ms)];
     return [
-      h("b", null, verb(shown.operator)), " ", h("code", { title: shown.id }, shortId(shown.id)), " ", h("span", { class: `state ${shown.state}` }, WORDS[shown.state]), " ",
+      this.map.modes, h("b", null, name), name === did ? null : ` ${did}`, " ", h("code", { title: shown.id }, shortId(shown.id)), " ", h("span", { class: `state ${shown.state}` }, WORDS[shown.state]), " ",
       h("span", { class: "facts" }, numbers.filter(Boolean).join(" · ")), shown.problem ? h("p", { class: "problem" }, line(shown.problem)) : null,
     ];
   }
@@ -148,6 +154,7 @@ class Page {
     if (side) this.side = side;
     this.list.selected = at;
     this.list.refresh();
+    this.map.place();
     this.list.inner.setAttribute("aria-activedescendant", `line-${at}`);
     this.#tellEvidence();
     if (isPointed) this.openEvidence();
@@ -177,7 +184,7 @@ class Page {
 
   move(by) {
     if (this.focus === "graph") {
-      this.showSession(this.lineage.beside(this.shown, by));
+      this.lineage.move(by);
       return;
     }
     const { items, selected } = this.list;
@@ -187,6 +194,11 @@ class Page {
   }
 
   takeSide(side) {
+    if (this.focus === "graph") {
+      if (side === "b") this.lineage.turn(undefined, true);
+      else if (!this.lineage.turn(undefined, false)) this.lineage.close();
+      return;
+    }
     if (!this.compared) return;
     this.side = side;
     this.list.refresh();
@@ -194,8 +206,9 @@ class Page {
   }
 
   open() {
-    if (this.focus === "graph") this.focusOn("rows");
-    else this.openEvidence();
+    if (this.focus === "graph") {
+      if (!this.lineage.turn()) this.focusOn("rows");
+    } else this.openEvidence();
   }
 
   openEvidence() {
@@ -232,6 +245,7 @@ class Page {
     const isHit = (item) => (item.type === "pair" ? [item.a, item.b].some((each) => each && matches(this.book, each, query)) : matches(this.book, item, query));
     this.hits = query.isEmpty ? [] : this.list.items.flatMap((item, at) => (isHit(item) ? [at] : []));
     this.hitSet = new Set(this.hits);
+    this.map.mark(this.hits);
     this.#tellSearch();
   }
 
@@ -288,6 +302,7 @@ class Page {
     const root = document.documentElement;
     const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = isDark ? "light" : "dark";
+    this.map.draw();
   }
 
   say(text) {

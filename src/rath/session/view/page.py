@@ -33,7 +33,7 @@ from rath.session.view.page_data import PageEncoder, PageLimits, PageNode, harml
 
 STYLES = ("base.css", "panes.css", "rows.css", "evidence.css")
 SCRIPTS = (
-    "dom.js", "format.js", "data.js", "graph.js", "items.js", "list.js", "lineage.js", "diff.js",
+    "dom.js", "format.js", "data.js", "graph.js", "folds.js", "items.js", "list.js", "minimap.js", "lineage.js", "diff.js",
     "evidence_call.js", "evidence.js", "search.js", "compare.js", "keys.js", "live.js", "main.js",
 )  # fmt: skip
 """In the order in which they stand in the page; together they are one module."""
