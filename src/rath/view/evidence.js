@@ -1,13 +1,14 @@
 /* The pane with what one line rests on. */
 
 class Evidence {
-  /** @param goto {row(index in the shown session), born(row number), session(id)} */
-  constructor(book, { goto, onclose }) {
+  /** @param goto {row(index in the shown session), born(row number), session(id)}; oncopy ("Link" | "Markdown") of the row */
+  constructor(book, { goto, onclose, oncopy }) {
     this.book = book;
     this.goto = goto;
     this.body = h("div", { class: "scroll", id: "evidence", tabindex: "-1" });
     this.pane = h("aside", { class: "pane evidence", "aria-label": "Evidence" }, this.body);
     this.onclose = onclose;
+    this.oncopy = oncopy;
     this.clear();
   }
 
@@ -19,7 +20,8 @@ class Evidence {
   set(item, session) {
     const close = h("button", { class: "close", type: "button", onclick: this.onclose, "aria-label": "Close the evidence", title: "Close (Esc)" }, "×");
     const [title, ...content] = this.#content(item, session);
-    show(this.body, h("header", null, h("h2", null, title), close), content);
+    const copy = item.type === "row" ? ["Link", "Markdown"].map((what) => h("button", { class: "copy", type: "button", title: what === "Link" ? "Copy the address of this row (y)" : "Copy this row as Markdown (Y)", onclick: () => this.oncopy(what) }, what)) : null;
+    show(this.body, h("header", null, h("h2", null, title), h("span", { class: "tools" }, copy, close)), content);
     this.body.scrollTop = 0;
   }
 

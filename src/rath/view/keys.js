@@ -10,6 +10,8 @@ const HELP = [
   ["c", "compare with the session that was chosen before; end the comparison"],
   ["h  l  ←  →", "left and right side of a comparison; in the graph fold and unfold"],
   ["Home  End", "first line, last line"],
+  ["y  Y", "copy the address of the row, or the row as Markdown"],
+  ["s  p", "copy the session as Markdown, or print it"],
   ["m", "kinds, cost or time in the map beside the rows"],
   ["t", "light or dark"],
   ["Esc", "close what is open"],
@@ -26,12 +28,12 @@ function helpDialog() {
   return dialog;
 }
 
-/** Let `actions` have the keys: {down, up, open, search, step, graph, compare, side, edge, map, theme, help, escape}. */
+/** Let `actions` have the keys: {down, up, open, search, step, graph, compare, side, edge, map, copyLink, copyRow, copySession, print, theme, help, escape}. */
 function listenToKeys(actions) {
   const bound = {
     j: actions.down, ArrowDown: actions.down, k: actions.up, ArrowUp: actions.up, Enter: actions.open, "/": actions.search,
     n: () => actions.step(1), N: () => actions.step(-1), g: actions.graph, c: actions.compare, h: () => actions.side("a"), l: () => actions.side("b"),
-    ArrowLeft: () => actions.side("a"), ArrowRight: () => actions.side("b"), Home: () => actions.edge(0), End: () => actions.edge(1), t: actions.theme, m: actions.map, "?": actions.help,
+    ArrowLeft: () => actions.side("a"), ArrowRight: () => actions.side("b"), Home: () => actions.edge(0), End: () => actions.edge(1), t: actions.theme, m: actions.map, y: actions.copyLink, Y: actions.copyRow, s: actions.copySession, p: actions.print, "?": actions.help,
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -22,6 +22,7 @@ class Page {
     this.evidence = new Evidence(book, {
       goto: { row: (index) => this.gotoRow(index), session: (id) => this.showSession(book.byId.get(id)), entry: (entry) => this.gotoEntry(entry) },
       onclose: () => this.closeEvidence(),
+      oncopy: (what) => (what === "Link" ? this.copyLink() : this.copyRow()),
     });
     this.search = new Search({ onquery: () => this.#searched(), onstep: (by) => this.step(by) });
     this.help = helpDialog();
@@ -46,10 +47,13 @@ class Page {
   #listen() {
     listenToKeys({
       down: () => this.move(1), up: () => this.move(-1), step: (by) => this.step(by), theme: () => this.theme(), map: () => this.map.show(),
+      copyLink: () => this.copyLink(), copyRow: () => this.copyRow(), copySession: () => this.copySession(), print: () => print(),
       open: () => this.open(), search: () => this.search.input.select(), graph: () => this.focusOn(this.focus === "graph" ? "rows" : "graph"),
       compare: () => this.toggleCompare(), side: (side) => this.takeSide(side), help: () => this.help.showModal(), escape: () => this.escape(),
       edge: (end) => (this.focus === "graph" ? this.lineage.move(end ? Infinity : -Infinity) : this.list.select(end ? this.list.items.length - 1 : 0)),
     });
+    listenToPrinter(this.book, () => this.shown);
+    addEventListener("hashchange", () => this.gotoAddress());
     for (const [pane, element] of [["graph", this.lineage.box], ["rows", this.list.inner]]) element.addEventListener("focus", () => (this.focus = pane));
   }
 
@@ -126,8 +130,9 @@ class Page {
     const { name } = nameOf(this.book, shown);
     const did = verb(shown.operator);
     const numbers = [count(shown.nRows, "row"), shown.calls && count(shown.calls, "model call"), shown.tools && count(shown.tools, "tool run"), shown.tokens && `${short(shown.tokens)} tok`, shown.usd !== undefined && `${money(shown.usd)}${shown.unpriced ? ` and ${shown.unpriced} of unknown price` : ""}`, shown.ms && duration(shown.ms)];
+    const copy = [["Markdown", "Copy the session as Markdown (s)", () => this.copySession()], ["Print", "Print the session (p)", () => print()]].map(([text, title, onclick]) => h("button", { class: "copy", type: "button", title, onclick }, text));
     return [
-      this.map.modes, h("b", null, name), name === did ? null : ` ${did}`, " ", h("code", { title: shown.id }, shortId(shown.id)), " ", h("span", { class: `state ${shown.state}` }, WORDS[shown.state]), " ",
+      h("span", { class: "copies" }, this.map.modes, copy), h("b", null, name), name === did ? null : ` ${did}`, " ", h("code", { title: shown.id }, shortId(shown.id)), " ", h("span", { class: `state ${shown.state}` }, WORDS[shown.state]), " ",
       h("span", { class: "facts" }, numbers.filter(Boolean).join(" · ")), shown.problem ? h("p", { class: "problem" }, line(shown.problem)) : null,
     ];
   }
@@ -159,6 +164,7 @@ class Page {
     this.#tellEvidence();
     if (isPointed) this.openEvidence();
     this.#tellSearch();
+    if (this.isReady) this.#remember();
   }
 
   /** Return the selected item; of a pair the one on the chosen side. */
@@ -230,6 +236,60 @@ class Page {
   gotoEntry(entry) {
     const at = this.list.items.findIndex((item) => item.entry === entry);
     if (at >= 0) this.list.select(at);
+  }
+
+  // Addresses and copies.
+
+  /** Show what the address of the page names; without one nothing changes. */
+  gotoAddress() {
+    const named = parseAddress(location.hash);
+    if (!named) return;
+    const session = this.book.sessions.find((each) => each.id.startsWith(named.id));
+    if (!session) {
+      this.say(`Session ${named.id} is not in this page.`);
+      return;
+    }
+    if (session !== this.shown || this.compared) this.showSession(session);
+    if (named.index !== undefined) this.gotoRow(named.index);
+    this.focusOn("rows");
+  }
+
+  /** Return the session and the row that are selected: of a comparison those of the chosen side. */
+  get #selectedRow() {
+    const item = this.selected;
+    const pair = this.list.items[this.list.selected];
+    return { item: item?.type === "row" ? item : null, session: pair?.type === "pair" && this.#sideOf(pair) === "b" ? this.compared : this.shown };
+  }
+
+  #address() {
+    const { item, session } = this.#selectedRow;
+    return addressOf(session, item?.index);
+  }
+
+  /** Keep the address of the page at the selected row. */
+  #remember() {
+    clearTimeout(this.later);
+    // Browsers refuse many changes in a short time, as of a key that is held down.
+    this.later = setTimeout(() => history.replaceState(null, "", this.#address()), 120);
+  }
+
+  async #copy(text, what) {
+    this.say((await copyText(text)) ? `Copied: ${what}` : "The browser did not let the page copy.");
+  }
+
+  copyLink() {
+    const { item } = this.#selectedRow;
+    return this.#copy(location.href.split("#")[0] + this.#address(), item ? `the address of row ${item.index}` : "the address of the session");
+  }
+
+  copyRow() {
+    const { item } = this.#selectedRow;
+    return item ? this.#copy(`${rowToMarkdown(this.book, item)}\n`, `row ${item.index} as Markdown`) : this.copySession();
+  }
+
+  copySession() {
+    const { session } = this.#selectedRow;
+    return this.#copy(sessionToMarkdown(this.book, session), `${count(session.nRows, "row")} as Markdown`);
   }
 
   // Search.
@@ -322,4 +382,6 @@ if (document.body.dataset.events) {
   page.list.toEnd();
 }
 page.focusOn("rows");
+page.gotoAddress();
+page.isReady = true;
 document.documentElement.dataset.ready = String(Math.round(performance.now()));

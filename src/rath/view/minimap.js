@@ -2,13 +2,11 @@
 
 const MODES = [["kinds", "Kinds"], ["cost", "Cost"], ["time", "Time"]];
 
-/** Widths of kinds in the strip, so that they are told apart without their colours. */
-const WIDTHS = { user: 1, assistant: 0.75, tool: 0.5, system: 1 };
-
-/** Return the item of a line, of a pair the left one if there is one. */
-function entryOf(item) {
-  return (item.type === "pair" ? item.a ?? item.b : item)?.entry;
-}
+/** Each kind has a column in the strip, so that they are told apart without their colours and in any number. */
+const COLUMNS = { system: 0.08, user: 0.08, assistant: 0.34, tool: 0.6 };
+const COLUMN = 0.22; // of the width of the strip, as all numbers here
+const LEFT = 0.08;
+const WIDTH = 0.74;
 
 /** Give each item its share of the most that one costs and takes, both in [0, 1]. */
 function warm(items) {
@@ -92,22 +90,23 @@ class Minimap {
     const part = canvas.height / list.tops.at(-1);
     const box = (at, left, width) => pen.fillRect(left * canvas.width, list.tops[at] * part, width * canvas.width, Math.max(scale, (list.tops[at + 1] - list.tops[at]) * part - (part > 0.1 ? scale / 2 : 0)));
     const failed = [];
-    const colours = Object.fromEntries(["user", "assistant", "tool", "system", "faint", "heat", "bad", "warn"].map((name) => [name, colour(name)]));
+    const colours = Object.fromEntries(["user", "assistant", "tool", "system", "heat", "bad", "warn"].map((name) => [name, colour(name)]));
     list.items.forEach((item, at) => {
       if (this.mode === "kinds") {
         const speaker = item.type === "row" ? speakerOf(item.row) : "";
-        pen.fillStyle = colours[speaker in WIDTHS ? speaker : "faint"];
-        box(at, 0.08, speaker in WIDTHS ? WIDTHS[speaker] * 0.75 : 0.2);
         if (isFailure(item)) failed.push(at);
+        if (!Object.hasOwn(COLUMNS, speaker)) return;
+        pen.fillStyle = colours[speaker];
+        box(at, COLUMNS[speaker], COLUMN);
       } else if (item.heat?.[this.mode] > 0) {
-        pen.globalAlpha = 0.12 + 0.88 * item.heat[this.mode];
+        pen.globalAlpha = 0.4 + 0.6 * item.heat[this.mode];
         pen.fillStyle = colours.heat;
-        box(at, 0.08, 0.75);
+        box(at, LEFT, WIDTH * item.heat[this.mode]);
         pen.globalAlpha = 1;
       }
     });
     pen.fillStyle = colours.bad;
-    for (const at of failed) box(at, 0.08, 0.75);
+    for (const at of failed) box(at, LEFT, WIDTH);
     pen.fillStyle = colours.warn;
     for (const at of this.hits) box(at, 0.86, 0.14);
     this.place();

@@ -31,10 +31,10 @@ from rath.session.log.store import SessionStore
 from rath.session.session import Session
 from rath.session.view.page_data import PageEncoder, PageLimits, PageNode, harmless, nodes_of
 
-STYLES = ("base.css", "panes.css", "rows.css", "evidence.css")
+STYLES = ("base.css", "panes.css", "rows.css", "evidence.css", "print.css")
 SCRIPTS = (
     "dom.js", "format.js", "data.js", "graph.js", "folds.js", "items.js", "list.js", "minimap.js", "lineage.js", "diff.js",
-    "evidence_call.js", "evidence.js", "search.js", "compare.js", "keys.js", "live.js", "main.js",
+    "evidence_call.js", "evidence.js", "search.js", "compare.js", "share.js", "keys.js", "live.js", "main.js",
 )  # fmt: skip
 """In the order in which they stand in the page; together they are one module."""
 
