@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rath import flow
 from rath.session import Session
 from rath.session.persistence import sessions_dir
+from rath.testing import ScriptedClient
 from tests.cli.conftest import Rath
 from tests.support.sessions import run
 from tests.support.waiting import PATIENCE
@@ -48,6 +50,53 @@ def test_long_texts_are_cut_where_that_is_asked_for(rath: Rath, project: Path) -
 
 def test_an_unknown_session_is_a_problem(rath: Rath, project: Path) -> None:
     rath("view 0000aaaa", ends=1, err="no session")
+    assert list(project.glob("*.html")) == []
+
+
+def test_branches_of_the_store_are_on_the_page_where_that_is_asked_for(
+    rath: Rath, project: Path
+) -> None:
+    first = stored("I am first.")
+    branches = [run([f"Way {at}."], user=first.fork(), persist=True).synchronize() for at in (1, 2)]
+    other = Session.from_user_message("And what else?")
+    run(["Of another lineage."], user=other, persist=True).synchronize()
+    rath("view", str(branches[0].id), "-o", "one.html", ends=0)
+    assert "Way 2." not in (project / "one.html").read_text("utf-8")
+    rath("view", str(branches[0].id), "--branches", "-o", "all.html", ends=0)
+    page = (project / "all.html").read_text("utf-8")
+    assert "Way 2." in page
+    assert "Of another lineage." not in page
+
+
+def carry_out(job: str, *answers: str) -> None:
+    """A job in the store of the home, an item for each answer."""
+    agent = flow.Agent("Answer.", ScriptedClient(answers).provider, system_tools=False)
+    items = [{"key": f"item {at}", "input": f"{at}?"} for at in range(len(answers))]
+    flow.map(agent, items, key="key", job=job, concurrency=1, progress=False).synchronize()
+
+
+def test_view_of_a_job_shows_its_runs_beside_those_of_another(rath: Rath, project: Path) -> None:
+    carry_out("my/job", "One.", "Two.")
+    carry_out("other", "Three.", "Four.")
+    result = rath("view my/job --compare other")
+    page = (project / "my-job.html").read_text("utf-8")
+    assert (result.exit_code, result.stdout) == (0, "my-job.html\n")
+    assert "<title>Job my/job</title>" in page
+    assert all(text in page for text in ("item 1", "Two.", "Four."))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        pytest.param("--compare nothing", "there is no job 'nothing'", id="unknown"),
+        pytest.param("--profile", "--profile and --branches are of a session", id="profile"),
+    ],
+)
+def test_what_a_job_cannot_have_is_refused(
+    rath: Rath, project: Path, options: str, error: str
+) -> None:
+    carry_out("job", "One.")
+    rath(f"view job {options}", ends=2, err=error)
     assert list(project.glob("*.html")) == []
 
 

@@ -6,7 +6,6 @@ here unless it is public, or belongs to the module that the test is named after.
 
 from __future__ import annotations
 
-from rath.eval.page import EVALUATION_FILES as EVALUATION_FILES
 from rath.session import record as record_module
 from rath.session.autosave import is_autosaving as is_autosaving
 from rath.session.autosave import look_again as look_again

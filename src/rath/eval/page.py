@@ -1,39 +1,37 @@
-"""The page of an evaluation: runs side by side, scores over time, worst answers first."""
+"""The page of jobs and evaluations: their numbers, each run, and the session of each."""
 
 from __future__ import annotations
 
-import html
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from rath._core.dataclasses import dataclass
 from rath._core.files import atomic_write_text
 from rath._core.text import valid_unicode
-from rath.errors import PersistenceError
-from rath.eval.evaluation import Evaluation, scores_in
+from rath.errors import JobError, PersistenceError
+from rath.eval.evaluation import Evaluation
 from rath.eval.report import ScoredItem, example_means
 from rath.jobs.record import load_job, starts_of
-from rath.session.content import AssistantTurn, SystemText, ToolFeedback, UserText
+from rath.session.content import UserText
 from rath.session.loading import load
-from rath.session.record import ItemRun, Verdict
+from rath.session.record import ItemRun
 from rath.session.session import Session
-from rath.session.view.page import document
-from rath.session.view.page_data import CutText, cut_text, harmless
+from rath.session.view.page import page_html
+from rath.session.view.page_data import CutText, PageEncoder, PageLimits, cut_text, nodes_of
 
-__all__ = ["EVALUATION_FILES", "EvaluationPageLimits", "write_page"]
-
-STYLES = ("base.css", "evaluation.css")
-SCRIPTS = ("evaluation.js",)
-TEMPLATE = "evaluation.html"
-EVALUATION_FILES = (*STYLES, *SCRIPTS, TEMPLATE)
+__all__ = ["EvaluationPageLimits", "write_page"]
 
 Json = dict[str, Any]
 Run = tuple[str, int]
 """Key of an example, and epoch."""
+
+MAX_QUESTION = 300
+"""Characters of an input in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +41,11 @@ class EvaluationPageLimits:
     max_chars: int = 4_000
     """Of one text."""
 
-    max_rows: int = 60
-    """Rows of a session, the last ones."""
+    max_rows: int = 20_000
+    """Rows of all sessions together; a session that would go beyond is left out."""
 
     max_sessions: int = 300
-    """Sessions whose rows are shown, those of the worst scores."""
+    """Runs whose sessions are on the page, those of the worst scores."""
 
 
 def write_page(
@@ -57,34 +55,73 @@ def write_page(
     *,
     limits: EvaluationPageLimits | None = None,
 ) -> Path:
-    """Write the page of an evaluation, beside others; one file that needs no network.
+    """Write the page of an evaluation or a job, beside others; one file that needs no network.
+
+    It lists the runs with scores, cost, tokens and time; a run opens its session, with all its
+    rows and what they rest on, alone or beside the same run of the evaluation before.
 
     Args:
-        evaluation: The one whose answers are shown.
+        evaluation: The one whose runs are listed. `load_evaluation` gives that of a job, too.
         path: The file, which is replaced.
         others: Evaluations to compare it with.
         limits: How much is shown of what is long.
 
     Raises:
+        JobError: It is not in its store any more.
         OSError: The file cannot be written.
     """
+    chosen = limits or EvaluationPageLimits()
     by_name = {each.job: each for each in (evaluation, *others)}
-    runs = sorted(by_name.values(), key=lambda each: _started(each) or 0)
-    data = {
+    evaluations = sorted(by_name.values(), key=lambda each: _started(each) or 0)
+    runs = _worst_first(evaluation)
+    sessions = _Sessions(evaluations, chosen)
+    shown = [sessions.of(run.key, run.epoch) for run in runs[: chosen.max_sessions]]
+    record = load_job(evaluation.store, evaluation.job)
+    if record is None:
+        raise JobError(f"there is no job {evaluation.job!r} in {evaluation.store.where}")
+    heads = [record, *(each for found in shown for each in found.values())]
+    page_limits = PageLimits(max_chars=chosen.max_chars, max_diff_chars=chosen.max_chars)
+    data = PageEncoder(page_limits).encode(nodes_of(each.as_parent() for each in heads))
+    board = {
         "name": evaluation.job,
-        "scorers": list(dict.fromkeys(each.scorer for run in runs for each in run.items)),
-        "runs": [_run(each) for each in runs],
+        "scorers": list(dict.fromkeys(each.scorer for run in evaluations for each in run.items)),
+        "runs": [_run(each) for each in evaluations],
         "tags": sorted({tag for each in evaluation.items for tag in each.tags}),
-        "items": _answers(evaluation, runs, limits or EvaluationPageLimits()),
-    }
-    text = valid_unicode(json.dumps(data, ensure_ascii=False, allow_nan=False))
-    parts = {
-        "title": html.escape(valid_unicode(f"Evaluation {evaluation.job}")),
-        "data": harmless(text),
+        "items": _items(evaluation, runs, evaluations, shown, chosen),
     }
     target = Path(path)
-    atomic_write_text(target, document(TEMPLATE, STYLES, SCRIPTS, parts))
+    noun = "Evaluation" if board["scorers"] else "Job"
+    page = page_html(
+        data,
+        [record.as_parent()],
+        title=f"{noun} {evaluation.job}",
+        board=valid_unicode(json.dumps(board, ensure_ascii=False, allow_nan=False)),
+    )
+    atomic_write_text(target, page)
     return target
+
+
+class _Sessions:
+    """The sessions of a run in several evaluations, while the page has room for them."""
+
+    def __init__(self, evaluations: Sequence[Evaluation], limits: EvaluationPageLimits) -> None:
+        self._evaluations = evaluations
+        self._n_rows_left = limits.max_rows
+        self._runs = {
+            each.job: {(run.key, run.epoch): run for run in each.runs} for each in evaluations
+        }
+
+    def of(self, key: str, epoch: int) -> Mapping[str, Session]:
+        """Return the sessions of a run, by the names of the evaluations that have one."""
+        found: dict[str, Session] = {}
+        for each in self._evaluations:
+            run = self._runs[each.job].get((key, epoch))
+            session = None if run is None else _session(each, run)
+            if session is None or len(session.chunk_table) > self._n_rows_left:
+                continue
+            self._n_rows_left -= len(session.chunk_table)
+            found[each.job] = session
+        return found
 
 
 def _started(evaluation: Evaluation) -> int | None:
@@ -96,6 +133,7 @@ def _started(evaluation: Evaluation) -> int | None:
 
 def _run(evaluation: Evaluation) -> Json:
     report = evaluation.report()
+    is_priced = any(each.usd is not None for each in (*evaluation.runs, *evaluation.items))
     counts: dict[str, int] = defaultdict(int)
     for each in evaluation.runs:
         counts[each.status] += 1
@@ -104,7 +142,7 @@ def _run(evaluation: Evaluation) -> Json:
         "at": _started(evaluation),
         "counts": dict(counts),
         "tokens": report.tokens,
-        "usd": f"{report.usd:f}",
+        "usd": f"{report.usd:f}" if is_priced else None,
         "seconds": report.seconds,
         "scores": {
             each.scorer: {
@@ -118,32 +156,53 @@ def _run(evaluation: Evaluation) -> Json:
     }
 
 
-def _answers(
-    evaluation: Evaluation, runs: Sequence[Evaluation], limits: EvaluationPageLimits
-) -> list[Json]:
-    """Return the answers, the worst first."""
-    means = {run.job: _means(run) for run in runs}
-    scores: dict[Run, list[ScoredItem]] = defaultdict(list)
-    for each in evaluation.items:
-        scores[each.key, each.epoch].append(each)
-    ordered = sorted(evaluation.runs, key=lambda run: _goodness(run, scores[run.key, run.epoch]))
-    made: list[Json] = []
-    for at, run in enumerate(ordered):
+def _worst_first(evaluation: Evaluation) -> list[ItemRun]:
+    """Return the runs: without an answer, without a score, and then by the mean of their scores."""
+    scores = _by_run(evaluation.items)
+
+    def goodness(run: ItemRun) -> tuple[int, float]:
         of_run = scores[run.key, run.epoch]
-        session = _session(evaluation, run) if at < limits.max_sessions else None
-        answer = _answer(run, of_run, limits)
-        answer["runs"] = {
-            job: {scorer: values[run.key] for scorer, values in of.items() if run.key in values}
-            for job, of in means.items()
-        }
-        if session is not None:
-            answer["rows"] = _rows(session, limits)
-            answer["history"] = [
-                *(_verdict(each, limits) for each in scores_in(session)),
-                *(_score(each, limits) for each in of_run if each.error is not None),
-            ]
-            answer["question"] = _question(answer["rows"])
-        made.append(answer)
+        values = [each.value for each in of_run if each.value is not None]
+        if run.status != "done":
+            return 0, 0.0
+        if not values or any(each.error for each in of_run):
+            return 1, sum(values)
+        return 2, sum(values) / len(values)
+
+    return sorted(evaluation.runs, key=goodness)
+
+
+def _by_run(items: Iterable[ScoredItem]) -> dict[Run, list[ScoredItem]]:
+    found: dict[Run, list[ScoredItem]] = defaultdict(list)
+    for each in items:
+        found[each.key, each.epoch].append(each)
+    return found
+
+
+def _items(
+    evaluation: Evaluation,
+    runs: Sequence[ItemRun],
+    evaluations: Sequence[Evaluation],
+    shown: Sequence[Mapping[str, Session]],
+    limits: EvaluationPageLimits,
+) -> list[Json]:
+    """Return the lines of the table."""
+    means = {each.job: _means(each) for each in evaluations}
+    scores = _by_run(evaluation.items)
+    made: list[Json] = []
+    for at, run in enumerate(runs):
+        sessions: Mapping[str, Session] = shown[at] if at < len(shown) else {}
+        made.append(
+            {
+                **_item(run, scores[run.key, run.epoch], limits),
+                "question": _question(sessions.values()),
+                "sessions": {job: str(session.id) for job, session in sessions.items()},
+                "runs": {
+                    job: {name: values[run.key] for name, values in of.items() if run.key in values}
+                    for job, of in means.items()
+                },
+            }
+        )
     return made
 
 
@@ -152,16 +211,6 @@ def _means(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     for each in evaluation.items:
         of_scorer[each.scorer].append(each)
     return {scorer: example_means(items) for scorer, items in of_scorer.items()}
-
-
-def _goodness(run: ItemRun, scores: Sequence[ScoredItem]) -> tuple[int, float]:
-    """Order answers: without a run, without a score, and then by the mean of their scores."""
-    values = [each.value for each in scores if each.value is not None]
-    if run.status != "done":
-        return 0, 0.0
-    if not values or any(each.error for each in scores):
-        return 1, sum(values)
-    return 2, sum(values) / len(values)
 
 
 def _session(evaluation: Evaluation, run: ItemRun) -> Session | None:
@@ -173,80 +222,45 @@ def _session(evaluation: Evaluation, run: ItemRun) -> Session | None:
         return None  # removed since; its scores are known
 
 
-def _answer(run: ItemRun, scores: Sequence[ScoredItem], limits: EvaluationPageLimits) -> Json:
+def _item(run: ItemRun, scores: Sequence[ScoredItem], limits: EvaluationPageLimits) -> Json:
     expected = next((each.expected for each in scores if each.expected is not None), None)
     return {
         "key": run.key,
         "epoch": run.epoch,
         "state": run.status,
         "error": _cut(run.error, limits),
-        "session": None if run.session is None else str(run.session),
+        "session": _text_of(run.session),
         "target": _cut(expected, limits),
         "tags": list(dict.fromkeys(tag for each in scores for tag in each.tags)),
         "usd": None if run.usd is None else f"{run.usd:f}",
+        "tokens": None if run.usage is None else run.usage.total_tokens,
         "seconds": float(run.seconds),
-        "scores": {each.scorer: _score(each, limits) for each in scores},
+        "scores": {
+            each.scorer: {
+                "value": each.value,
+                "passed": each.passed,
+                "error": _cut(each.error, limits),
+                "report": cut_text(each.reasons, limits.max_chars),
+            }
+            for each in scores
+        },
     }
 
 
-def _score(score: ScoredItem, limits: EvaluationPageLimits) -> Json:
-    return {
-        "name": score.scorer,
-        "value": score.value,
-        "passed": score.passed,
-        "error": _cut(score.error, limits),
-        "judge": "",
-        "report": cut_text(score.reasons, limits.max_chars),
-        "at": None,
-        "sessions": [],
-    }
-
-
-def _verdict(verdict: Verdict, limits: EvaluationPageLimits) -> Json:
-    return {
-        "name": verdict.name,
-        "value": verdict.score,
-        "passed": verdict.passed,
-        "error": None,
-        "judge": cut_text(verdict.judge, limits.max_chars),
-        "report": cut_text(verdict.report, limits.max_chars),
-        "at": int(verdict.at.timestamp() * 1000),
-        "sessions": [str(each) for each in verdict.sessions],
-    }
+def _text_of(session: UUID | None) -> str | None:
+    return None if session is None else str(session)
 
 
 def _cut(text: str | None, limits: EvaluationPageLimits) -> CutText | None:
     return None if text is None else cut_text(text, limits.max_chars)
 
 
-def _rows(session: Session, limits: EvaluationPageLimits) -> list[Json]:
-    made = [_row(row.content, limits) for row in session.chunk_table]
-    left_out = len(made) - limits.max_rows
-    if left_out <= 0:
-        return made
-    note: Json = {"kind": "note", "text": f"{left_out} earlier rows are left out"}
-    return [note, *made[left_out:]]
-
-
-def _row(content: object, limits: EvaluationPageLimits) -> Json:
-    match content:
-        case UserText():
-            return {"kind": "user", "text": cut_text(content.text, limits.max_chars)}
-        case SystemText():
-            return {"kind": "system", "text": cut_text(content.text, limits.max_chars)}
-        case AssistantTurn():
-            calls = [
-                {"name": each.name, "args": cut_text(each.arguments, limits.max_chars)}
-                for each in content.calls
-            ]
-            text = cut_text(content.text or "", limits.max_chars)
-            return {"kind": "assistant", "text": text, "calls": calls}
-        case ToolFeedback():
-            text = cut_text(content.body, limits.max_chars)
-            return {"kind": "tool", "name": content.name, "text": text}
-        case _:
-            return {"kind": "note", "text": "a row of another kind"}
-
-
-def _question(rows: Sequence[Json]) -> CutText:
-    return next((each["text"] for each in rows if each["kind"] == "user"), "")
+def _question(sessions: Iterable[Session]) -> CutText:
+    """Return what the user said first."""
+    texts = (
+        row.content.text
+        for session in sessions
+        for row in session.chunk_table
+        if isinstance(row.content, UserText)
+    )
+    return cut_text(next(texts, ""), MAX_QUESTION)

@@ -53,7 +53,7 @@ function pairCell(book, item, side, isSelected, term) {
 /** Return what both sides came to, as a small table. */
 function compareHead(book, a, b, common, onend) {
   const cells = (session, name) => [
-    h("b", null, name), ` ${nameOf(book, session).name} `, h("span", { class: "title" }, nameOf(book, session).more), " ", h("code", { title: session.id }, shortId(session.id)),
+    h("b", null, name), book.labels.has(session.id) ? ` ${book.labels.get(session.id)} ·` : "", ` ${nameOf(book, session).name} `, h("span", { class: "title" }, nameOf(book, session).more), " ", h("code", { title: session.id }, shortId(session.id)),
     h("p", { class: "facts" }, [`${count(session.nRows - common, "row")} of its own`, session.tokens ? `${short(session.tokens)} tok` : "", session.usd === undefined ? "" : money(session.usd), session.ms ? duration(session.ms) : "", session.state === "completed" ? "" : WORDS[session.state]].filter(Boolean).join(" · ")),
   ];
   return h("div", { class: "versus" }, h("div", null, cells(a, "A")), h("div", null, cells(b, "B"), h("button", { class: "close", type: "button", title: "End the comparison (c)", "aria-label": "End the comparison", onclick: onend }, "×")));

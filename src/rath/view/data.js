@@ -15,6 +15,7 @@ class Book {
     this.sessions = [];
     this.made = []; // row -> entry that made it
     this.now = new Map(); // id of a session -> what it is just doing
+    this.labels = new Map(); // id of a session -> name of the job or evaluation that it is a run of
   }
 
   /** Take in the first data, or what is new since then. */
@@ -134,9 +135,22 @@ class Book {
     return found;
   }
 
-  /** Return the sessions of the lineage that one or two sessions belong to, in order. */
-  related() {
-    return this.sessions;
+  /** Return the sessions that have to do with one or two sessions, in order: all but those of other runs of a board. */
+  related(...shown) {
+    if (!this.isBoard) return this.sessions;
+    const children = new Map();
+    for (const session of this.sessions) for (const id of session.parents) children.set(id, [...(children.get(id) ?? []), session]);
+    const found = new Set();
+    const stack = shown.filter(Boolean);
+    while (stack.length) {
+      const one = stack.pop();
+      // Instructions belong to many runs and join none of them.
+      if (!one || found.has(one) || this.isInstructions(one)) continue;
+      found.add(one);
+      stack.push(...one.parents.map((id) => this.byId.get(id)), ...(children.get(one.id) ?? []));
+    }
+    for (const each of shown) found.add(each);
+    return this.sessions.filter((session) => found.has(session));
   }
 
   /** Return how many rows two sessions have in common at their beginning. */

@@ -43,23 +43,20 @@ class Family {
     return this.sessions[at].kind === "op_input" || this.messages[at].length > 0;
   }
 
-  /** Return a branch: a child and all that comes from it alone, in order. */
-  branch(first) {
-    const inside = new Set([first, ...this.messages[first]]);
-    for (let at = first + 1; at < this.sessions.length; at += 1) {
-      const line = this.line(at);
-      if (!this.isMessage[at] && line.length && line.every((parent) => inside.has(parent))) {
-        inside.add(at);
-        for (const message of this.messages[at]) inside.add(message);
-      }
-    }
-    return [...inside].sort((a, b) => a - b);
-  }
-
-  /** Return the branches of a session that come from it alone. */
+  /** Return the branches of a session: each child of it alone, with all that comes from that child alone, in order. */
   branches(at) {
     const own = this.children[at].filter((child) => this.line(child).every((parent) => parent === at));
-    return own.length < FORKS_FROM ? [] : own.map((child) => this.branch(child));
+    if (own.length < FORKS_FROM) return [];
+    const owner = new Map(own.map((child, nth) => [child, nth]));
+    const found = own.map((child) => [child]);
+    for (let each = own[0] + 1; each < this.sessions.length; each += 1) {
+      const line = owner.has(each) || this.isMessage[each] ? [] : this.line(each);
+      const nth = owner.get(line[0]);
+      if (nth === undefined || line.some((parent) => owner.get(parent) !== nth)) continue;
+      owner.set(each, nth);
+      found[nth].push(each);
+    }
+    return found.map((branch) => branch.flatMap((each) => [...this.messages[each], each]).sort((a, b) => a - b));
   }
 
   /** Return the sessions in a row from `at` on, each the only child of the one before, that `isMore` lets in. */
@@ -95,7 +92,7 @@ function linesOf(family, isApart, opened) {
     if (holder[at]) return;
     const branches = family.branches(at);
     const others = branches.filter((branch) => !branch.some(isApart));
-    if (others.length >= FORKS_FROM - 1) add("forks", others.flat(), Math.min(...branches.flat()), { branches, others });
+    if (others.length >= FORKS_FROM - 1) add("forks", others.flat(), Math.min(...branches.map(([first]) => first)), { branches, others });
   });
   sessions.forEach((_, at) => {
     if (holder[at] || seen.has(at) || family.isMessage[at]) return;
@@ -108,7 +105,7 @@ function linesOf(family, isApart, opened) {
     else if (talk.filter((each) => family.isInput(each)).length >= TURNS_FROM) {
       const members = talk.flatMap((each) => [...(each === at ? [] : family.messages[each]), each]);
       const folded = members.filter((each) => !isApart(each));
-      add("talk", folded, Math.min(...folded));
+      add("talk", folded, folded[0]);
     }
   });
   const lines = folds.map((fold) => fold);

@@ -80,5 +80,5 @@ function nameOf(book, session) {
   const did = verb(session.operator);
   if (session.path) return { name: session.path, more: book.question(session) };
   if (session.title) return { name: did, more: session.title };
-  return { name: did, more: session.calls ? book.question(session) : session.parents.length > 1 ? `of ${session.parents.length}` : "" };
+  return { name: did, more: session.calls || session.kind === "op_session_loop" || !session.parents.length ? book.question(session) : session.parents.length > 1 ? `of ${session.parents.length}` : "" };
 }

@@ -7,6 +7,7 @@ const HELP = [
   ["/", "search; Enter for the next match, Shift Enter for the previous one"],
   ["n  N", "next match, previous match"],
   ["g", "go to the graph, and back to the rows"],
+  ["r", "go to the runs of a job or an evaluation, and back"],
   ["c", "compare with the session that was chosen before; end the comparison"],
   ["h  l  ←  →", "left and right side of a comparison; in the graph fold and unfold"],
   ["Home  End", "first line, last line"],
@@ -28,11 +29,11 @@ function helpDialog() {
   return dialog;
 }
 
-/** Let `actions` have the keys: {down, up, open, search, step, graph, compare, side, edge, map, copyLink, copyRow, copySession, print, theme, help, escape}. */
+/** Let `actions` have the keys: {down, up, open, search, step, graph, runs, compare, side, edge, map, copyLink, copyRow, copySession, print, theme, help, escape}. */
 function listenToKeys(actions) {
   const bound = {
     j: actions.down, ArrowDown: actions.down, k: actions.up, ArrowUp: actions.up, Enter: actions.open, "/": actions.search,
-    n: () => actions.step(1), N: () => actions.step(-1), g: actions.graph, c: actions.compare, h: () => actions.side("a"), l: () => actions.side("b"),
+    n: () => actions.step(1), N: () => actions.step(-1), g: actions.graph, c: actions.compare, r: actions.runs, h: () => actions.side("a"), l: () => actions.side("b"),
     ArrowLeft: () => actions.side("a"), ArrowRight: () => actions.side("b"), Home: () => actions.edge(0), End: () => actions.edge(1), t: actions.theme, m: actions.map, y: actions.copyLink, Y: actions.copyRow, s: actions.copySession, p: actions.print, "?": actions.help,
   };
   document.addEventListener("keydown", (event) => {

@@ -19,8 +19,11 @@ class Lineage {
     const session = this.book.byId.get(target.closest("[data-session]")?.dataset.session);
     const line = this.lines[Number(target.closest("[data-line]")?.dataset.line)];
     if (target.closest(".pick")) this.oncompare(session);
-    else if (session) this.onselect(session);
-    else if (line) this.turn(line);
+    else if (session) {
+      this.onselect(session);
+      // What was pressed is drawn anew; the keys go on from the graph.
+      if (target.matches(".link")) this.box.focus({ preventScroll: true });
+    } else if (line) this.turn(line);
   }
 
   /** Draw all sessions; the one that is shown and the one it is compared with stand out. */
@@ -38,7 +41,8 @@ class Lineage {
     const step = Math.max(5, Math.min(16, 110 / layout.width));
     const x = (lane) => 12 + lane * step;
     const heights = this.lines.map((line) => this.#height(line));
-    const tops = heights.reduce((all, height) => [...all, all.at(-1) + height], [0]);
+    const tops = [0];
+    for (const height of heights) tops.push(tops.at(-1) + height);
     const y = (at) => tops[at] + heights[at] / 2;
     const left = 24 + (layout.width - 1) * step;
     const art = s("svg", { width: left, height: tops.at(-1), class: "art", "aria-hidden": "true" }, this.#edges(layout, x, y), this.lines.map((line, at) => this.#node(line, layout.lanes[at], x, y(at))));
@@ -156,7 +160,7 @@ class Lineage {
     const facts = [number("tokens") && `${short(number("tokens"))} tok`, number("usd") && money(number("usd")), number("ms") && duration(number("ms"))].filter(Boolean);
     return h("div", { ...common, class: `session group ${line.kind}`, "aria-expanded": String(line.isOpen), "aria-selected": "false", title: `${count(line.sessions.length, "session")}: ${line.isOpen ? "fold" : "unfold"}` },
       h("span", { class: "what" }, h("span", { class: "sign" }, line.isOpen ? "▾" : "▸"), h("b", null, words[0]), h("span", { class: "title" }, words[1])),
-      h("span", { class: "facts" }, ends.length ? ends.map(([text, session]) => h("button", { class: "link", type: "button", tabindex: "-1", "data-session": session.id, title: nameOf(book, session).more }, text)) : facts.join(" · ")));
+      h("span", { class: "facts" }, ends.length ? ends.map(([text, session]) => h("button", { class: "link", type: "button", "data-session": session.id, title: nameOf(book, session).more }, text)) : facts.join(" · ")));
   }
 }
 

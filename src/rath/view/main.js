@@ -1,8 +1,10 @@
 /* The page as a whole: what is shown, what is selected, and who is told when that changes. */
 
 class Page {
-  constructor(book, heads) {
+  constructor(book, heads, board) {
     this.book = book;
+    book.isBoard = Boolean(board);
+    this.board = board && new Board(book, board, { onopen: (session, other) => this.openRun(session, other) });
     this.shown = book.byId.get(heads[0]);
     this.compared = null;
     this.before = null; // the session that was shown before this one
@@ -22,8 +24,9 @@ class Page {
     this.evidence = new Evidence(book, {
       goto: { row: (index) => this.gotoRow(index), session: (id) => this.showSession(book.byId.get(id)), entry: (entry) => this.gotoEntry(entry) },
       onclose: () => this.closeEvidence(),
-      oncopy: (what) => (what === "Link" ? this.copyLink() : this.copyRow()),
+      oncopy: (what) => (what === "Link" ? this.share.link() : this.share.row()),
     });
+    this.share = new Share(this);
     this.search = new Search({ onquery: () => this.#searched(), onstep: (by) => this.step(by) });
     this.help = helpDialog();
     this.#build();
@@ -39,25 +42,51 @@ class Page {
     const tools = h("div", { class: "tools" }, profile ? h("a", { href: profile, title: "Where time, tokens and money went" }, "Profile") : null, button("◐", "Light or dark (t)", () => this.theme()), button("?", "Keys (?)", () => this.help.showModal()));
     this.head = h("div", { class: "rows-head" });
     const rows = h("section", { class: "pane rows", "aria-label": "Rows" }, this.head, h("div", { class: "lines" }, this.list.view, this.map.strip));
-    const tabs = h("div", { class: "tabs", role: "group", "aria-label": "Panes" }, [["lineage", "Lineage"], ["rows", "Rows"], ["evidence", "Evidence"]].map(([pane, name]) => h("button", { type: "button", "data-pane": pane, onclick: () => this.pane(pane) }, name)));
-    document.body.append(h("header", { class: "bar" }, this.name, this.status, this.search.box, tools), h("main", { class: "panes" }, this.lineage.pane, rows, this.evidence.pane), tabs, this.help);
+    const tabs = h("nav", { class: "tabs", "aria-label": "Panes" }, [["lineage", "Lineage"], ["rows", "Rows"], ["evidence", "Evidence"]].map(([pane, name]) => h("button", { type: "button", "data-pane": pane, onclick: () => this.pane(pane) }, name)));
+    const back = this.board ? h("button", { class: "back", type: "button", title: "All runs (r)", onclick: () => this.view("runs") }, "← Runs") : null;
+    document.body.append(h("header", { class: "bar" }, back, this.name, this.status, this.search.box, tools), h("main", { class: "panes" }, this.lineage.pane, rows, this.evidence.pane), this.board?.pane ?? "", tabs, this.help);
     this.pane("rows");
   }
 
   #listen() {
     listenToKeys({
       down: () => this.move(1), up: () => this.move(-1), step: (by) => this.step(by), theme: () => this.theme(), map: () => this.map.show(),
-      copyLink: () => this.copyLink(), copyRow: () => this.copyRow(), copySession: () => this.copySession(), print: () => print(),
-      open: () => this.open(), search: () => this.search.input.select(), graph: () => this.focusOn(this.focus === "graph" ? "rows" : "graph"),
+      copyLink: () => this.share.link(), copyRow: () => this.share.row(), copySession: () => this.share.session(), print: () => print(),
+      open: () => this.open(), search: () => (this.isAtRuns ? this.board.find : this.search.input).select(), runs: () => this.view(this.isAtRuns ? "session" : "runs"), graph: () => this.focusOn(this.focus === "graph" ? "rows" : "graph"),
       compare: () => this.toggleCompare(), side: (side) => this.takeSide(side), help: () => this.help.showModal(), escape: () => this.escape(),
       edge: (end) => (this.focus === "graph" ? this.lineage.move(end ? Infinity : -Infinity) : this.list.select(end ? this.list.items.length - 1 : 0)),
     });
-    listenToPrinter(this.book, () => this.shown);
+    listenToPrinter(this.book, () => (this.isAtRuns ? null : this.shown));
     addEventListener("hashchange", () => this.gotoAddress());
     for (const [pane, element] of [["graph", this.lineage.box], ["rows", this.list.inner]]) element.addEventListener("focus", () => (this.focus = pane));
   }
 
   // What is shown.
+
+  get isAtRuns() {
+    return document.body.dataset.view === "runs";
+  }
+
+  /** Show the runs of a board, or a session; a page without a board shows sessions alone. */
+  view(name) {
+    document.body.dataset.view = this.board && name === "runs" ? "runs" : "session";
+    if (this.isAtRuns) {
+      show(this.name, this.board.name);
+      this.opener?.focus();
+      if (this.isReady) history.replaceState(null, "", "#runs");
+    } else if (this.isReady) this.redraw();
+  }
+
+  /** Show the session of a run, beside another one or alone. */
+  openRun(session, other) {
+    this.opener = document.activeElement;
+    this.shown = session;
+    this.before = other;
+    this.lineage.pointTo(session);
+    this.view("session");
+    this.compare(other);
+    this.focusOn("rows");
+  }
 
   showSession(session) {
     if (!session || (session === this.shown && !this.compared)) return;
@@ -96,7 +125,7 @@ class Page {
     const key = this.list.items[this.list.selected]?.key;
     const made = compared ? pairsOf(book, shown, compared, this.isUnfolded) : { items: book.timeline(shown) };
     document.body.classList.toggle("comparing", Boolean(compared));
-    show(this.name, shown.title || book.sessions.find((session) => session.title)?.title || `Session ${shortId(shown.id)}`);
+    show(this.name, shown.title || book.related(shown).find((session) => session.title)?.title || book.question(shown) || `Session ${shortId(shown.id)}`);
     show(this.head, compared ? compareHead(book, shown, compared, made.common, () => this.compare(null)) : this.#sessionHead());
     this.lineage.draw(shown, compared);
     this.list.selected = key === undefined ? -1 : made.items.findIndex((item) => item.key === key);
@@ -130,10 +159,11 @@ class Page {
     const { name } = nameOf(this.book, shown);
     const did = verb(shown.operator);
     const numbers = [count(shown.nRows, "row"), shown.calls && count(shown.calls, "model call"), shown.tools && count(shown.tools, "tool run"), shown.tokens && `${short(shown.tokens)} tok`, shown.usd !== undefined && `${money(shown.usd)}${shown.unpriced ? ` and ${shown.unpriced} of unknown price` : ""}`, shown.ms && duration(shown.ms)];
-    const copy = [["Markdown", "Copy the session as Markdown (s)", () => this.copySession()], ["Print", "Print the session (p)", () => print()]].map(([text, title, onclick]) => h("button", { class: "copy", type: "button", title, onclick }, text));
+    const copy = [["Markdown", "Copy the session as Markdown (s)", () => this.share.session()], ["Print", "Print the session (p)", () => print()]].map(([text, title, onclick]) => h("button", { class: "copy", type: "button", title, onclick }, text));
     return [
-      h("span", { class: "copies" }, this.map.modes, copy), h("b", null, name), name === did ? null : ` ${did}`, " ", h("code", { title: shown.id }, shortId(shown.id)), " ", h("span", { class: `state ${shown.state}` }, WORDS[shown.state]), " ",
-      h("span", { class: "facts" }, numbers.filter(Boolean).join(" · ")), shown.problem ? h("p", { class: "problem" }, line(shown.problem)) : null,
+      this.board?.about(shown) ?? null,
+      h("div", { class: "top" }, h("span", { class: "who" }, h("b", null, name), name === did ? null : ` ${did}`, " ", h("code", { title: shown.id }, shortId(shown.id)), h("span", { class: `state ${shown.state}` }, WORDS[shown.state])), h("span", { class: "copies" }, this.map.modes, copy)),
+      h("p", { class: "facts" }, numbers.filter(Boolean).join(" · ")), shown.problem ? h("p", { class: "problem" }, line(shown.problem)) : null,
     ];
   }
 
@@ -164,7 +194,7 @@ class Page {
     this.#tellEvidence();
     if (isPointed) this.openEvidence();
     this.#tellSearch();
-    if (this.isReady) this.#remember();
+    if (this.isReady) this.share.remember();
   }
 
   /** Return the selected item; of a pair the one on the chosen side. */
@@ -238,10 +268,9 @@ class Page {
     if (at >= 0) this.list.select(at);
   }
 
-  // Addresses and copies.
-
   /** Show what the address of the page names; without one nothing changes. */
   gotoAddress() {
+    if (this.board && location.hash === "#runs") this.view("runs");
     const named = parseAddress(location.hash);
     if (!named) return;
     const session = this.book.sessions.find((each) => each.id.startsWith(named.id));
@@ -249,47 +278,17 @@ class Page {
       this.say(`Session ${named.id} is not in this page.`);
       return;
     }
+    if (this.isAtRuns) this.view("session");
     if (session !== this.shown || this.compared) this.showSession(session);
     if (named.index !== undefined) this.gotoRow(named.index);
     this.focusOn("rows");
   }
 
   /** Return the session and the row that are selected: of a comparison those of the chosen side. */
-  get #selectedRow() {
+  get selectedRow() {
     const item = this.selected;
     const pair = this.list.items[this.list.selected];
     return { item: item?.type === "row" ? item : null, session: pair?.type === "pair" && this.#sideOf(pair) === "b" ? this.compared : this.shown };
-  }
-
-  #address() {
-    const { item, session } = this.#selectedRow;
-    return addressOf(session, item?.index);
-  }
-
-  /** Keep the address of the page at the selected row. */
-  #remember() {
-    clearTimeout(this.later);
-    // Browsers refuse many changes in a short time, as of a key that is held down.
-    this.later = setTimeout(() => history.replaceState(null, "", this.#address()), 120);
-  }
-
-  async #copy(text, what) {
-    this.say((await copyText(text)) ? `Copied: ${what}` : "The browser did not let the page copy.");
-  }
-
-  copyLink() {
-    const { item } = this.#selectedRow;
-    return this.#copy(location.href.split("#")[0] + this.#address(), item ? `the address of row ${item.index}` : "the address of the session");
-  }
-
-  copyRow() {
-    const { item } = this.#selectedRow;
-    return item ? this.#copy(`${rowToMarkdown(this.book, item)}\n`, `row ${item.index} as Markdown`) : this.copySession();
-  }
-
-  copySession() {
-    const { session } = this.#selectedRow;
-    return this.#copy(sessionToMarkdown(this.book, session), `${count(session.nRows, "row")} as Markdown`);
   }
 
   // Search.
@@ -354,8 +353,9 @@ class Page {
       this.search.clear();
       this.focusOn("rows");
     } else if (document.body.classList.contains("has-evidence")) this.closeEvidence();
-    else if (this.compared) this.compare(null);
-    else this.focusOn("rows");
+    else if (this.compared && !this.board) this.compare(null);
+    else if (this.board && !this.isAtRuns) this.view("runs");
+    else if (!this.isAtRuns) this.focusOn("rows");
   }
 
   theme() {
@@ -374,7 +374,7 @@ class Page {
 
 const book = new Book();
 book.add(JSON.parse(document.getElementById("data").textContent));
-const page = new Page(book, document.body.dataset.head.split(" "));
+const page = new Page(book, document.body.dataset.head.split(" "), JSON.parse(document.getElementById("board").textContent));
 if (document.body.dataset.events) {
   page.live = document.body.dataset.head.split(" ")[0];
   const live = new Live(document.body.dataset.events, { onpart: (part) => page.grow(part), onnow: (lines) => page.now(lines) });
@@ -382,6 +382,7 @@ if (document.body.dataset.events) {
   page.list.toEnd();
 }
 page.focusOn("rows");
+page.view(page.board ? "runs" : "session");
 page.gotoAddress();
 page.isReady = true;
 document.documentElement.dataset.ready = String(Math.round(performance.now()));

@@ -6,6 +6,8 @@ const MODES = [["kinds", "Kinds"], ["cost", "Cost"], ["time", "Time"]];
 const COLUMNS = { system: 0.08, user: 0.08, assistant: 0.34, tool: 0.6 };
 const COLUMN = 0.22; // of the width of the strip, as all numbers here
 const LEFT = 0.08;
+
+const LONG = 3; // windows that a list fills before it has a map; a guess
 const WIDTH = 0.74;
 
 /** Give each item its share of the most that one costs and takes, both in [0, 1]. */
@@ -75,10 +77,17 @@ class Minimap {
     this.draw();
   }
 
-  /** Draw the strip anew: after the items, the matches, the colours or the size have changed. */
+  /** Draw the strip anew, once for all that has changed: items, matches, colours or size. */
   draw() {
+    this.wait ??= requestAnimationFrame(() => {
+      this.wait = undefined;
+      this.#paint();
+    });
+  }
+
+  #paint() {
     const { list, canvas, strip } = this;
-    const isLong = list.tops.at(-1) > list.view.clientHeight * 1.5;
+    const isLong = list.tops.at(-1) > list.view.clientHeight * LONG;
     strip.hidden = this.modes.hidden = !isLong || list.view.clientHeight === 0;
     if (strip.hidden) return;
     const scale = devicePixelRatio || 1;

@@ -20,7 +20,7 @@ function haystack(book, item) {
   const { row, entry } = item;
   const said = [];
   if (row && item.type === "row") said.push(whole(row.t), ...(row.c ?? []).map(([, name, args]) => `${name} ${whole(args)}`), row.tool);
-  if (entry) said.push(entry.tool, whole(entry.args), whole(entry.error), whole(entry.report), whole(entry.answer), entry.name, whole(entry.judge), ...(entry.files ?? []).map((file) => file.path));
+  if (entry) said.push(entry.tool, whole(entry.args), whole(entry.error), whole(entry.traceback), whole(entry.report), whole(entry.answer), entry.name, whole(entry.judge), ...(entry.files ?? []).map((file) => file.path));
   return (item.haystack = said.filter(Boolean).join("\n").toLowerCase());
 }
 

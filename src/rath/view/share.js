@@ -77,7 +77,7 @@ function rowToMarkdown(book, { row, index, entry }, level = "###") {
     text && (["user", "assistant"].includes(row.k) ? quoted(text) : fenced(text)),
     ...(row.c ?? []).flatMap(([, tool, args]) => [`calls ${plainLine(tool)}`, fenced(withGap(args), "json")]),
     ...(row.im ?? []).map((image) => `(image, ${plainLine(image.m)}, ${size(image.n)})`),
-    entry?.trace && row.k === "tool_result" ? fenced(withGap(entry.trace)) : "",
+    entry?.traceback && row.k === "tool_result" ? fenced(withGap(entry.traceback)) : "",
   ].filter(Boolean).join("\n\n");
 }
 
@@ -109,21 +109,61 @@ function paperOf(book, session) {
     return h("article", { class: row.k }, h("h3", null, `${item.index} `, h("b", { class: `speaker ${speaker}` }, speaker), by ? ` ${by}` : "", h("span", { class: "facts" }, [...chips.map((chip) => chip.text), cost, time].filter(Boolean).map((text) => ` · ${text}`))),
       withGap(row.t) ? h("pre", null, withGap(row.t)) : null,
       (row.c ?? []).map(([, tool, args]) => [h("p", { class: "facts" }, `calls ${tool}`), h("pre", { class: "code" }, withGap(args))]),
-      entry?.trace && row.k === "tool_result" ? h("pre", { class: "code" }, withGap(entry.trace)) : null);
+      entry?.traceback && row.k === "tool_result" ? h("pre", { class: "code" }, withGap(entry.traceback)) : null);
   });
   return h("section", { class: "paper" }, h("h1", null, [name, more].filter(Boolean).join(": ")), h("p", { class: "facts" }, `${session.id} · ${WORDS[session.state] ?? session.state} · ${factsOf(session).join(" · ")}`), items);
 }
 
-/** Put the shown session on paper while a printer asks for it; `shown` gives that session. */
+/** Put the shown session on paper while a printer asks for it; `shown` gives that session, null for the page as it is. */
 function listenToPrinter(book, shown) {
   let paper = null;
   addEventListener("beforeprint", () => {
     paper?.remove();
-    paper = paperOf(book, shown());
-    document.body.append(paper);
+    const session = shown();
+    paper = session && paperOf(book, session);
+    if (paper) document.body.append(paper);
   });
   addEventListener("afterprint", () => {
     paper?.remove();
     paper = null;
   });
+}
+
+/** Copies what is selected, and keeps the address of the page at it. */
+class Share {
+  /** @param page with `selectedRow`, `book` and `say` */
+  constructor(page) {
+    this.page = page;
+  }
+
+  #address() {
+    const { item, session } = this.page.selectedRow;
+    return addressOf(session, item?.index);
+  }
+
+  /** Keep the address of the page at the selected row. */
+  remember() {
+    clearTimeout(this.later);
+    // Browsers refuse many changes in a short time, as of a key that is held down.
+    this.later = setTimeout(() => !this.page.isAtRuns && history.replaceState(null, "", this.#address()), 120);
+  }
+
+  async #copy(text, what) {
+    this.page.say((await copyText(text)) ? `Copied: ${what}` : "The browser did not let the page copy.");
+  }
+
+  link() {
+    const { item } = this.page.selectedRow;
+    return this.#copy(location.href.split("#")[0] + this.#address(), item ? `the address of row ${item.index}` : "the address of the session");
+  }
+
+  row() {
+    const { item } = this.page.selectedRow;
+    return item ? this.#copy(`${rowToMarkdown(this.page.book, item)}\n`, `row ${item.index} as Markdown`) : this.session();
+  }
+
+  session() {
+    const { session } = this.page.selectedRow;
+    return this.#copy(sessionToMarkdown(this.page.book, session), `${count(session.nRows, "row")} as Markdown`);
+  }
 }

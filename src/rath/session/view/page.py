@@ -31,10 +31,11 @@ from rath.session.log.store import SessionStore
 from rath.session.session import Session
 from rath.session.view.page_data import PageEncoder, PageLimits, PageNode, harmless, nodes_of
 
-STYLES = ("base.css", "panes.css", "rows.css", "evidence.css", "print.css")
+STYLES = ("base.css", "panes.css", "rows.css", "evidence.css", "board.css", "print.css")
 SCRIPTS = (
-    "dom.js", "format.js", "data.js", "graph.js", "folds.js", "items.js", "list.js", "minimap.js", "lineage.js", "diff.js",
-    "evidence_call.js", "evidence.js", "search.js", "compare.js", "share.js", "keys.js", "live.js", "main.js",
+    "dom.js", "format.js", "data.js", "graph.js", "folds.js", "items.js", "list.js", "minimap.js",
+    "lineage.js", "diff.js", "evidence_call.js", "evidence.js", "search.js", "compare.js",
+    "share.js", "board.js", "keys.js", "live.js", "main.js",
 )  # fmt: skip
 """In the order in which they stand in the page; together they are one module."""
 
@@ -79,7 +80,13 @@ def write_page(
 
 
 def page_html(
-    data: str, heads: Sequence[Edge], *, title: str, events: str = "", profile: str = ""
+    data: str,
+    heads: Sequence[Edge],
+    *,
+    title: str,
+    events: str = "",
+    profile: str = "",
+    board: str = "null",
 ) -> str:
     """Return the page.
 
@@ -89,6 +96,7 @@ def page_html(
         title: Of the document.
         events: Where the page hears of what is new, on the server that it came from; "" for never.
         profile: Address of a page with a profile, to which the page links; "" for none.
+        board: The runs that the page shows first, as JSON; "null" for none.
     """
     parts = {
         "title": html.escape(valid_unicode(title)),
@@ -96,6 +104,7 @@ def page_html(
         "events": html.escape(events),
         "profile": html.escape(profile),
         "data": harmless(data),
+        "board": harmless(board),
     }
     return document("page.html", STYLES, SCRIPTS, parts, connects=bool(events))
 
