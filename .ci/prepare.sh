@@ -174,3 +174,30 @@ want_mcp_servers() {
         fi
     ) 9>"$home.lock"
 }
+
+# Install axe-core, which looks for faults of pages that keep people out, like the MCP servers. Its
+# tests find it where it is, or in RATH_AXE; without it they are skipped and say why.
+want_axe() {
+    local version=4.11.0 home
+    if [[ -n ${RATH_AXE:-} ]]; then
+        return
+    fi
+    home=${XDG_CACHE_HOME:-$HOME/.cache}/openrath/axe-$version
+    mkdir -p "$home" || return 0
+    (
+        if command -v flock >/dev/null 2>&1; then
+            flock 9
+        fi
+        if [[ ! -e $home/complete ]]; then
+            if command -v npm >/dev/null 2>&1 &&
+                npm install --prefix "$home" --ignore-scripts --no-audit --no-fund \
+                    --no-update-notifier --loglevel error --fetch-retries 1 --fetch-timeout 60000 \
+                    "axe-core@$version" >/dev/null; then
+                touch "$home/complete"
+            else
+                printf 'note: %s\n' \
+                    "axe-core was not installed: the tests of pages with it are skipped" >&2
+            fi
+        fi
+    ) 9>"$home.lock"
+}
