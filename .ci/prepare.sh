@@ -7,6 +7,8 @@ set -euo pipefail
 unset PYTHONDONTWRITEBYTECODE
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
+# Nothing that was released later is installed; the same date stands in pyproject.toml.
+newest_release=2026-11-20T00:00:00Z
 
 die() {
     printf 'error: %s\n' "$*" >&2
@@ -23,6 +25,21 @@ find_python() {
         fi
     done
     die "no Python >= 3.11 was found; install one, or name it: RATH_PYTHON=/path/to/python"
+}
+
+# Print the path of a Python of this version, such as 3.12: of the path, of pyenv, or of uv.
+find_python_of() {
+    local version=$1 candidate
+    for candidate in "python$version" \
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version".*/bin/python \
+        "$(env -u UV_PYTHON "$uv" python find --no-project "$version" 2>/dev/null || true)"; do
+        if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
+            >/dev/null 2>&1; then
+            "$candidate" -c 'import sys; print(sys.executable)'
+            return
+        fi
+    done
+    return 1
 }
 
 need_git() {
@@ -122,7 +139,7 @@ want_openviking() {
             printf 'note: making the environment of the OpenViking server in %s\n' "$home" >&2
             if "$uv" venv --quiet --clear "$home" &&
                 "$uv" pip install --quiet --python "$home" --compile-bytecode \
-                    --exclude-newer 2026-11-20T00:00:00Z "openviking==$version"; then
+                    --exclude-newer "$newest_release" "openviking==$version"; then
                 touch "$home/complete"
             else
                 printf 'note: %s\n' \
@@ -136,7 +153,7 @@ want_openviking() {
 # find them where they are, or in RATH_MCP_SERVERS; without them they are skipped and say why.
 want_mcp_servers() {
     local everything=2026.8.31 filesystem=2026.8.31 git=2026.10.19 time=2026.10.19 home
-    local before=2026-11-20T00:00:00Z
+    local before=$newest_release
     if [[ -n ${RATH_MCP_SERVERS:-} ]]; then
         return
     fi
