@@ -61,7 +61,7 @@ did is in this tree, and what a model should read is a value (`ToolExecutionFail
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -328,7 +328,9 @@ class RebuildError(WorkspaceLost):
         """Why it cannot be rebuilt, by path; `.` stands for the whole tree, and what is not known
         of a call stands under its tool and id."""
         why = "; ".join(f"{path}: {reason}" for path, reason in missing.items())
-        self.args = (f"{self.args[0]}. It cannot be rebuilt from the record: {why}",)
+        self.args: tuple[Any, ...] = (
+            f"{self.args[0]}. It cannot be rebuilt from the record: {why}",
+        )
 
 
 class BackendNotFound(_NotRegistered, BackendError, LookupError):

@@ -216,7 +216,7 @@ class Lease(Referenced):
     __slots__ = ("__weakref__", "_drop", "handle")
 
     def __init__(self, handle: Handle[Any, Any, Any, Any]) -> None:
-        self.handle = handle.acquire()
+        self.handle: Handle[Any, Any, Any, Any] = handle.acquire()
         self._drop = weakref.finalize(self, handle.release)
         # At exit the runtime closes what is open; a finalizer there would only race with it.
         self._drop.atexit = False

@@ -142,11 +142,11 @@ class Running:
                  "label", "pid")  # fmt: skip
 
     def __init__(self, label: str, at_exit: AtExit = "end") -> None:
-        self.label = label
+        self.label: str = label
         self.at_exit = at_exit
-        self.is_given_up = False
+        self.is_given_up: bool = False
         """Whether somebody asked it to end, so that its end at exit is no news."""
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self._end: tuple[Any, BaseException | None] | None = None
         self._future: futures.Future[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -250,7 +250,7 @@ class Runtime:
     """Owns the loops, the workers and every task that runs on them."""
 
     def __init__(self) -> None:
-        self.workers = WorkerThreads("rath-worker")
+        self.workers: WorkerThreads = WorkerThreads("rath-worker")
         self._own = _LoopThread("rath-runtime", self.workers)
         self._user: _LoopThread | None = None
         self._lock = threading.Lock()
@@ -258,7 +258,7 @@ class Runtime:
         self._promised: set[futures.Future[Any]] = set()
         self._open: set[Closeable] = set()
         self._is_finishing = False
-        self.is_closing = False
+        self.is_closing: bool = False
 
     def is_own_thread(self) -> bool:
         """Tell whether the caller runs on one of the runtime's loops, which must never block."""

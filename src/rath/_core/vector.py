@@ -22,10 +22,10 @@ class Segment(Generic[T]):
     __slots__ = ("depth", "items", "jump", "parent", "start")
 
     def __init__(self, items: Sequence[T], parent: Segment[T] | None, start: int) -> None:
-        self.items = items
-        self.parent = parent
-        self.start = start
-        self.depth = 0
+        self.items: Sequence[T] = items
+        self.parent: Segment[T] | None = parent
+        self.start: int = start
+        self.depth: int = 0
         self.jump: Segment[T] | None = None
         if parent is None:
             return

@@ -181,7 +181,7 @@ class BackendSandbox(Handle[BackendSandboxSpec, Any, BackendTool, ToolResult | b
         super().__init__(backend, spec)
         self.backend = backend
         self.origin = origin
-        self.unobserved = UnobservedOps()
+        self.unobserved: UnobservedOps = UnobservedOps()
         """Counts what ran in it and was observed by nobody."""
         self.start: WorkspaceStart | None = None
         """The files before the first operation that somebody observed, once there was one."""

@@ -92,7 +92,7 @@ class WorkspaceSnapshot(FrozenWorkspace):
 
     def __init__(self, lineage: SnapshotLineage[Any]) -> None:
         self.lineage = lineage
-        self.version = lineage.next_version()
+        self.version: int = lineage.next_version()
         """Number within its lineage: the greater, the later it was frozen."""
 
     @property

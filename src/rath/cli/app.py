@@ -342,7 +342,7 @@ class _CommandLine(_Verbs):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     cls=_CommandLine,
     add_completion=False,
     pretty_exceptions_enable=False,

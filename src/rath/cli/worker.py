@@ -28,8 +28,8 @@ try:
     from rath.jobs.queue_worker import QueueWorker, WorkerOptions
     from rath.session.log.postgres import PostgresStore
     from rath.session.log.postgres_connection import Address
-except ImportError as missing:
-    raise MissingExtra("queue", "`rath worker`") from missing
+except ImportError as _missing:
+    raise MissingExtra("queue", "`rath worker`") from _missing
 
 _ANY = "any"
 _ENDS = ("done", "failed", "waiting", "cancelled", "left")

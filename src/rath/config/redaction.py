@@ -139,7 +139,7 @@ class TextRedactor:
     __slots__ = ("_beginnings", "_n_given", "_tail", "has_hidden", "secret")
 
     def __init__(self, secret: str) -> None:
-        self.secret = secret if len(secret) >= MIN_IN_ANSWER else ""
+        self.secret: str = secret if len(secret) >= MIN_IN_ANSWER else ""
         self._beginnings = _beginnings(self.secret)
         self._tail = ""
         """The end of the text, as far as it is a beginning of the key."""
@@ -147,7 +147,7 @@ class TextRedactor:
         self._n_given = 0
         """How many characters of the tail were given out."""
 
-        self.has_hidden = False
+        self.has_hidden: bool = False
         """Whether the key was found so far."""
 
     def feed(self, text: str) -> str:

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -43,13 +42,15 @@ _FOR_COMMAND = ("env", "cwd")
 _NEW_IN_SERVERS = frozenset({*_FOR_URL, "command", "cwd", "url", "timeout", "trust_annotations"})
 
 
-class _Section(BaseModel):
-    # Inputs stay out of error texts, since a wrong value may still be a secret. Unknown keys may
-    # be named anything, also what pydantic would reserve.
-    model_config = ConfigDict(
-        extra="allow", hide_input_in_errors=True, protected_namespaces=(), allow_inf_nan=False
-    )
-
+# Inputs stay out of error texts, since a wrong value may still be a secret. Unknown keys may be
+# named anything, also what pydantic would reserve.
+class _Section(
+    BaseModel,
+    extra="allow",
+    hide_input_in_errors=True,
+    protected_namespaces=(),
+    allow_inf_nan=False,
+):
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
         for name, value in super().__repr_args__():
             yield name, redact_setting(name or "", value)

@@ -77,8 +77,8 @@ class ConfigStore:
     _loaded_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = resolve_config_path() if path is None else Path(path)
-        self.is_project_local = comes_from_project(self.path.parent)
+        self.path: Path = resolve_config_path() if path is None else Path(path)
+        self.is_project_local: bool = comes_from_project(self.path.parent)
         """Whether the file was brought by the project in the working directory, not by the user."""
         check_manifest(self.path.parent)
         if belongs_to_project(self):

@@ -93,7 +93,9 @@ class EngineHarness:
     """
 
     def __init__(self, engine: EngineOpener | str, store: str, *, seconds: float = 60.0) -> None:
-        self.opener = partial(find_engine, engine) if isinstance(engine, str) else engine
+        self.opener: EngineOpener = (
+            partial(find_engine, engine) if isinstance(engine, str) else engine
+        )
         self.store = store
         self.seconds = seconds
 
@@ -283,7 +285,7 @@ class EngineSubject:
         self.store: SessionStore = open_store(harness.store)
         self._drivers: list[EngineDriver] = []
         self._stopped: list[WorkerPlace] = []
-        self.name = f"conformance-{uuid4()}"
+        self.name: str = f"conformance-{uuid4()}"
 
     @property
     def job(self) -> UUID:

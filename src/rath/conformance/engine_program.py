@@ -169,8 +169,8 @@ class CountedTeam(Workflow):
         super().__init__("a counted team")
         provider = provider or Provider(provider_kind=MODEL, model=MODEL)
         tools = [append_effect, append_allowed]
-        self.writer = Agent("writer", provider, tools, system_tools=False)
-        self.reviewer = Agent("reviewer", provider, system_tools=False)
+        self.writer: Agent = Agent("writer", provider, tools, system_tools=False)
+        self.reviewer: Agent = Agent("reviewer", provider, system_tools=False)
 
     def forward(self, session: Session) -> Session:
         return self.reviewer(self.writer(session))

@@ -51,7 +51,8 @@ class SandboxSubject(HandleSubject):
     """An open sandbox that no other clause uses."""
 
     def __init__(self, sandbox: BackendSandbox) -> None:
-        self.sandbox = self.target = sandbox
+        self.sandbox = sandbox
+        self.target: BackendSandbox = sandbox
         self.backend: Backend = sandbox.backend
 
     def count(self) -> int:
@@ -127,14 +128,14 @@ def new_name(stem: str) -> str:
 
 LIFETIME = Clauses[SandboxSubject]()
 
-for name, run in (
+for _name, _run in (
     ("an_open_sandbox_has_a_handle_and_no_holder", SandboxSubject.has_handle_and_no_holder),
     ("what_opens_lazily_opens_on_first_use", SandboxSubject.opens_on_first_use),
     ("closing_twice_is_closing_once", SandboxSubject.closes_once),
     ("the_last_holder_closes", SandboxSubject.last_holder_closes),
     ("capabilities_and_supported_calls_agree", SandboxSubject.capabilities_agree),
 ):
-    LIFETIME.add("Opening, counting, closing", name=name)(run)
+    LIFETIME.add("Opening, counting, closing", name=_name)(_run)
 
 
 @LIFETIME.add("Opening, counting, closing")

@@ -111,8 +111,10 @@ class Agent(Remembering, Workflow):
         prompt = Session.from_agent_prompt(system_prompt)
         requires_grad = getattr(system_prompt, "requires_grad", False)
         self._lease: Lease | None = None if memory is None else open_memory(memory)
-        self.agent = AgentParam(prompt, chosen, _store_of(self._lease), requires_grad=requires_grad)
-        self.tools = list(tools or ())
+        self.agent: AgentParam = AgentParam(
+            prompt, chosen, _store_of(self._lease), requires_grad=requires_grad
+        )
+        self.tools: list[FlowToolCall] = list(tools or ())
         self.on_event = on_event
         self.memory_inject = memory_inject
         self.commit_on_forward = commit_on_forward
@@ -126,7 +128,7 @@ class Agent(Remembering, Workflow):
         self._output_form = None if output is None else output_form(output)
         self.output_retries = output_retries
         self.streaming = streaming
-        self.store = open_store(store) if isinstance(store, str) else store
+        self.store: SessionStore | None = open_store(store) if isinstance(store, str) else store
 
     def forward(self, session: Session) -> Session:
         """Submit a run on `session`, which may be pending, and return its pending session."""

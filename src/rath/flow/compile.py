@@ -92,8 +92,8 @@ class CompiledWorkflow(Referenced):
     __slots__ = ("_acquired", "manifest", "workflow")
 
     def __init__(self, workflow: Workflow) -> None:
-        self.workflow = workflow
-        self.manifest = collect_manifest(workflow)
+        self.workflow: Workflow = workflow
+        self.manifest: ResourceManifest = collect_manifest(workflow)
         self._acquired = ExitStack()
 
     def _pickle_reference(self) -> Reduction:

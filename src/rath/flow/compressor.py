@@ -32,7 +32,7 @@ class Compressor(Workflow):
     ) -> None:
         super().__init__(description)
         instruction = Session.from_agent_prompt(compress_instruction)
-        self.agent = AgentParam(
+        self.agent: AgentParam = AgentParam(
             instruction,
             resolve_provider_arg(provider),
             requires_grad=getattr(compress_instruction, "requires_grad", False),

@@ -45,7 +45,7 @@ class Selector(Workflow):
     ) -> None:
         super().__init__(description)
         instruction = Session.from_agent_prompt(select_instruction)
-        self.agent = AgentParam(
+        self.agent: AgentParam = AgentParam(
             instruction,
             resolve_provider_arg(provider),
             requires_grad=getattr(select_instruction, "requires_grad", False),

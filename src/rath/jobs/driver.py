@@ -76,11 +76,11 @@ class JobItem:
         self, key: str, epoch: int, run: UUID, given: Session, store: SessionStore
     ) -> None:
         self.key = key
-        self.input_digest = given.chunk_table.digest()
+        self.input_digest: str = given.chunk_table.digest()
         self.epoch = epoch
         self.run = run
         self.state: State = "pending"
-        self.attempts = 0
+        self.attempts: int = 0
         self.error: str | None = None
         self.errors: list[str] = []
         self.usage: RathLLMTokenUsage | None = None
@@ -182,7 +182,7 @@ class JobDriver:
         self.ready: list[JobItem] = []
         """The items to yield, in order; it grows."""
 
-        self.news = threading.Condition()
+        self.news: threading.Condition = threading.Condition()
 
     def tell_all(self) -> None:
         """Wake everybody who iterates."""

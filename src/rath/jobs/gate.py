@@ -106,9 +106,11 @@ class CallGate:
 
     def __init__(self, spec: JobSpec, source: LimitSource | None = None, *, worker: str) -> None:
         has_limits = spec.rate is not None or spec.budget_usd is not None
-        self.source = (source or SharedLimits.of(spec)) if has_limits else None
-        self.job = spec.name
-        self.counts_usd = spec.budget_usd is not None
+        self.source: LimitSource | SharedLimits | None = (
+            (source or SharedLimits.of(spec)) if has_limits else None
+        )
+        self.job: str = spec.name
+        self.counts_usd: bool = spec.budget_usd is not None
         self._concurrency = spec.concurrency
         # A worker that comes back under its old name is another holder.
         self._worker = f"{worker} {uuid4().hex[:8]}"
@@ -181,7 +183,7 @@ class EndpointGate(Gate):
         self._place = place
         self._holder = holder
         self._adaptive = adaptive
-        self.number = 0
+        self.number: int = 0
         """That of the last request for a lease."""
 
         self._request: LeaseRequest | None = None

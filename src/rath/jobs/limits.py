@@ -172,7 +172,7 @@ class SharedLimits:
         clock: Callable[[], float] = time.monotonic,
         state: LimitState | None = None,
     ) -> None:
-        self.state = LimitState(used_usd=used_usd) if state is None else state
+        self.state: LimitState = LimitState(used_usd=used_usd) if state is None else state
         self._budget = budget_usd
         self._clock = clock
         requests = None if rate is None else rate.requests_per_minute

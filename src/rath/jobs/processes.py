@@ -160,8 +160,8 @@ class _WorkerProcess:
     def __init__(self, engine: ProcessesEngine) -> None:
         self._engine = engine
         self._writer: asyncio.StreamWriter | None = None
-        self.name = ""
-        self.is_ready = False
+        self.name: str = ""
+        self.is_ready: bool = False
         self.failure: str | None = None
         """Why it was given up."""
 
@@ -290,7 +290,7 @@ class ProcessesEngine:
         self._n_deliveries = 0
         self._failure: EngineError | None = None
         self._concurrency = 1
-        self.is_closing = False
+        self.is_closing: bool = False
 
     async def open(self, spec: JobSpec) -> None:
         """Start the workers, and return when the first one is ready.
@@ -300,7 +300,7 @@ class ProcessesEngine:
                 text has the traceback of one.
         """
         self._concurrency = spec.concurrency
-        self.limits = SharedLimits.of(spec)
+        self.limits: SharedLimits = SharedLimits.of(spec)
         start = await runtime().call_in_worker(partial(_start_line, spec))
         self._tasks = [
             asyncio.create_task(worker.keep_running(start), name="a worker process")

@@ -24,6 +24,7 @@ import msgspec
 import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
+from procrastinate.manager import JobManager
 from procrastinate.schema import SchemaManager
 from psycopg import errors, sql
 
@@ -34,7 +35,7 @@ from rath.jobs.postgres_limits import MAKE_TABLE as MAKE_LIMITS
 from rath.jobs.queue import QueuedItem
 from rath.session.log.postgres_connection import DEFAULT_SCHEMA, Address
 
-log = logging.getLogger("rath.queue")
+log: logging.Logger = logging.getLogger("rath.queue")
 
 TASK = "rath.item"
 """The name of procrastinate's task for an item."""
@@ -90,14 +91,14 @@ class QueueDatabase:
     def __init__(self, address: Address, name: str) -> None:
         self.address = address
         self.name = name
-        self.where = f"queue {name!r} in {address.where}"
+        self.where: str = f"queue {name!r} in {address.where}"
         # Channels are those of the whole database, and ids of jobs those of a schema.
         suffix = f"@{sha256(address.schema.encode()).hexdigest()[:8]}"
-        self.queue = name if address.schema == DEFAULT_SCHEMA else f"{name}{suffix}"
+        self.queue: str = name if address.schema == DEFAULT_SCHEMA else f"{name}{suffix}"
         worker = f"openrath queue on {socket.gethostname()}, process {os.getpid()}"
         self._parameters: dict[str, Any] = {"application_name": worker, **address.parameters}
         self._schema = sql.Identifier(address.schema).as_string()
-        self.app = App(
+        self.app: App = App(
             connector=PsycopgConnector(
                 kwargs=self._parameters,
                 configure=self._enter_schema,
@@ -106,7 +107,7 @@ class QueueDatabase:
                 timeout=_POOL_SECONDS,
             )
         )
-        self.jobs = self.app.job_manager
+        self.jobs: JobManager = self.app.job_manager
 
     async def open(self) -> None:
         """Connect, and make the tables where they are missing.

@@ -24,7 +24,7 @@ from rath.session.log.postgres import PostgresStore
 from rath.session.log.postgres_connection import Address
 from rath.session.log.store import portable_url
 
-log = logging.getLogger("rath.queue")
+log: logging.Logger = logging.getLogger("rath.queue")
 
 _PATIENCE_SECONDS = 60.0
 """How long the server may be away until what was submitted counts as failed; a guess."""

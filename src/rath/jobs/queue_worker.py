@@ -32,7 +32,7 @@ from rath.jobs.queue_database import TASK, QueueDatabase
 from rath.jobs.worker import MAX_ERROR_CHARS, ItemRunner, worker_name
 from rath.session.log.store import SessionStore
 
-log = logging.getLogger("rath.queue")
+log: logging.Logger = logging.getLogger("rath.queue")
 
 _BUSY = """
 SELECT count(*) AS n FROM procrastinate_jobs

@@ -409,7 +409,7 @@ class RayEngine:
         """Connect to the cluster, or start one here, and wait for the first worker."""
         self._concurrency = spec.concurrency
         self._has_limits = spec.rate is not None or spec.budget_usd is not None
-        self.limits = SharedLimits.of(spec)
+        self.limits: SharedLimits = SharedLimits.of(spec)
         self._news = asyncio.Event()
         acquire = partial(_connection.acquire, self._options.address)
         self._ray = await runtime().call_in_worker(acquire)

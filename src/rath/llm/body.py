@@ -322,7 +322,9 @@ class ListWriter:
         self._ending: bytes | None = b""
         """That message as it is written, None while it is not."""
 
-        self.tools_digest = None if self._tools is None else sha256(self._tools).hexdigest()
+        self.tools_digest: str | None = (
+            None if self._tools is None else sha256(self._tools).hexdigest()
+        )
 
     def add(self, message: RathLLMMessage) -> bytes:
         if message.role == "tool":
@@ -380,7 +382,7 @@ class RequestBody:
         self._writer = writer
         self._head = bytearray()
         self._hash = sha256()
-        self.n_images = 0
+        self.n_images: int = 0
         """How many images its messages show."""
 
     @property

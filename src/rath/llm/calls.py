@@ -118,7 +118,7 @@ class ModelCaller(ABC, Generic[P]):
         self._provider = provider
         self.sleep = sleep
         attempts, base = provider.retry_max_attempts, provider.retry_base_seconds
-        self.retry_policy = retries.RetryPolicy(
+        self.retry_policy: retries.RetryPolicy = retries.RetryPolicy(
             max_attempts=retries.DEFAULT_MAX_ATTEMPTS if attempts is None else attempts,
             base=retries.DEFAULT_BASE_SECONDS if base is None else base,
         )

@@ -194,18 +194,18 @@ class CallRecorder:
                  "response", "sdk_version", "served", "started", "was_sent")  # fmt: skip
 
     def __init__(self, facts: DraftFacts, *, parameters: Mapping[str, Any], digest: str) -> None:
-        self.facts = facts
-        self.parameters = parameters
-        self.digest = digest
-        self.started = datetime.now(UTC)
+        self.facts: DraftFacts = facts
+        self.parameters: Mapping[str, Any] = parameters
+        self.digest: str = digest
+        self.started: datetime = datetime.now(UTC)
         self.attempts: list[Attempt] = []
-        self.queued_ms = 0.0
-        self.was_sent = False
+        self.queued_ms: float = 0.0
+        self.was_sent: bool = False
         self.permit: CallPermit | None = None
         self.endpoint = facts.endpoint
         self.credential: str | None = None
         self.sdk_version: str | None = None
-        self.served = stream.ServedInfo()
+        self.served: stream.ServedInfo = stream.ServedInfo()
         self.folded: stream.StreamFold | None = None
         self.response: RathLLMChatResponse | None = None
         self.error: str | None = None

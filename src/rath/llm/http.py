@@ -101,14 +101,14 @@ class HttpAnswer:
     """An answer whose body is still coming."""
 
     def __init__(self, connection: _Connection) -> None:
-        self.status = 0
-        self.reason = ""
+        self.status: int = 0
+        self.reason: str = ""
         self.headers: dict[str, str] = {}
         """By their names in lower case; repeated ones are joined by commas."""
         self._connection: _Connection | None = connection
         self._chunks: deque[bytes] = deque()
         self._n_buffered = self._n_bytes = 0
-        self.is_complete = False
+        self.is_complete: bool = False
         """Whether all of its body has come from the wire."""
         self._error: HttpError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -244,7 +244,7 @@ class _Connection(_Peer, asyncio.BufferedProtocol):
         self._answer: HttpAnswer | None = None
         self._parser: Any = None
         self._is_paused = False
-        self.idle_since = 0.0
+        self.idle_since: float = 0.0
 
     # ------------------------------------------------------------ requests
 
@@ -420,7 +420,7 @@ class HttpPool:
         """Each gets a connection, or None where there is room to open one."""
         self._expiry: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self.buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.buffer: memoryview[int] = memoryview(bytearray(_BUFFER_BYTES))
         """What any of its connections receives, until that is parsed, in the same step of the loop.
 
         Without it asyncio allocates 256 KiB for each read, which leaves the heap in pieces.

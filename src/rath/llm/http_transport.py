@@ -74,7 +74,7 @@ class HttpConnection:
         origin = _origin_of(parts)
         proxy = proxy_for(origin)
         needs_tls = "https" in (origin.scheme, proxy and proxy.origin.scheme)
-        self.pool = HttpPool(
+        self.pool: HttpPool = HttpPool(
             origin,
             tls=_tls(_certificates()) if needs_tls else None,
             proxy=proxy,
@@ -91,7 +91,7 @@ class HttpConnection:
                 "hold; look for line ends and quotation marks in the key or in the variable"
             )
         self._heads: dict[tuple[str, str], bytes] = {}
-        self.credential = None
+        self.credential: str | None = None
         if endpoint.key_origin is not None:
             self.credential = credential_digest(Sourced(endpoint.api_key, endpoint.key_origin))
 
@@ -185,8 +185,8 @@ class HttpTransport:
         self._target = target
         query = urlencode(connection.endpoint.query)
         self._path = f"{target.path}?{query}" if query else target.path
-        self.endpoint = target.endpoint
-        self.credential = connection.credential
+        self.endpoint: str | None = target.endpoint
+        self.credential: str | None = connection.credential
 
     async def post(self, body: bytes) -> WireReply:
         target = self._target
@@ -256,8 +256,10 @@ class HttpStream:
     def __init__(self, answer: HttpAnswer, target: RequestTarget) -> None:
         self._answer = answer
         self._target = target
-        self.status = answer.status
-        self.content_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self.status: int = answer.status
+        self.content_type: str = (
+            answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        )
 
     async def next_chunk(self) -> bytes:
         async with TimeLimit(self._target):

@@ -104,7 +104,9 @@ class PurposeEndpoint:
         )
         assert provider.model is not None  # see PurposeProvider
         self._endpoint = OpenAIEndpoint.of(account, path)
-        self.target = self._endpoint.target(provider.model, timeout=provider.timeout)
+        self.target: credentials.RequestTarget = self._endpoint.target(
+            provider.model, timeout=provider.timeout
+        )
 
     async def post(self, body: bytes, call: CallRecorder) -> WireReply:
         """Send a body once, and return the answer.

@@ -100,7 +100,7 @@ class SdkTransport:
         # Loaded, since its client is there.
         self._sdk: Any = sys.modules[sdk_of(client) or ""]
         self._http: Any = sys.modules[self._sdk.DefaultAsyncHttpxClient.__base__.__module__]
-        self.endpoint = target.endpoint
+        self.endpoint: str | None = target.endpoint
         self.sdk_version: str | None = self._sdk.__version__
 
     async def post(self, body: bytes) -> WireReply:

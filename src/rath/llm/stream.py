@@ -124,11 +124,11 @@ class ChunkDecoder(ABC):
     __slots__ = ("ended", "served", "target")
 
     def __init__(self, target: RequestTarget) -> None:
-        self.target = target
-        self.served = ServedInfo()
+        self.target: RequestTarget = target
+        self.served: ServedInfo = ServedInfo()
         """What the events so far say about the answer; one object that fills up."""
 
-        self.ended = False
+        self.ended: bool = False
         """Whether the end marker has come."""
 
     def decode_chunk(self, data: str) -> Sequence[RathLLMStreamDelta]:

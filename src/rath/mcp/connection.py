@@ -69,7 +69,7 @@ class MCPConnection:
 
     def __init__(self, spec: ServerSpec, *, server: str, connect_timeout: float,
                  on_changed: Callable[[], None]) -> None:  # fmt: skip
-        self.situation = Situation(server, spec)
+        self.situation: Situation = Situation(server, spec)
         self._connect_timeout = connect_timeout
         self._on_changed = on_changed
         self._is_broken = False

@@ -218,7 +218,9 @@ class MemoryStore(Handle[MemoryStoreSpec, Any, MemoryOp, MemoryResult]):
         self.backend = backend
         current = SerialWorker.current()
         is_by_us = current is not None and current.owner is backend
-        self.worker = current if current is not None and is_by_us else SerialWorker(backend)
+        self.worker: SerialWorker = (
+            current if current is not None and is_by_us else SerialWorker(backend)
+        )
         """Runs the blocking methods of the backend for this store."""
         self._driver = _Driver(backend, self, handle)
         # A class with its own `open` made this store, and knows it by this very object.

@@ -18,7 +18,7 @@ class OperationFailed(Exception):
 
     def __init__(self, kind: FailureKind, message: str, detail: str | None = None) -> None:
         super().__init__(message)
-        self.failure = MemoryExecutionFailure(kind, message, detail)
+        self.failure: MemoryExecutionFailure = MemoryExecutionFailure(kind, message, detail)
 
 
 class InvalidUri(OperationFailed):

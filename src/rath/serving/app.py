@@ -31,8 +31,8 @@ try:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
-except ImportError as exc:
-    raise MissingExtra("serve", "a server of workflows") from exc
+except ImportError as _exc:
+    raise MissingExtra("serve", "a server of workflows") from _exc
 
 from rath.serving.agui_api import AguiRoutes
 from rath.serving.background import Background

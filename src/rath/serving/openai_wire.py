@@ -70,7 +70,7 @@ class WireError(Exception):
         self.kind = kind
         self.code = code
         self.param = param
-        self.headers = dict(headers or {})
+        self.headers: dict[str, str] = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
         """Return the JSON of the error."""

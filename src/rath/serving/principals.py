@@ -84,7 +84,7 @@ class TokenFile:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = own_config_dir() / "serve" / "tokens.json" if path is None else Path(path)
+        self.path: Path = own_config_dir() / "serve" / "tokens.json" if path is None else Path(path)
         self._lock = threading.Lock()
         self._read: tuple[tuple[int, ...] | None, _TokenTable] = (None, _TokenTable())
 

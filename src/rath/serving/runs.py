@@ -33,7 +33,7 @@ from rath.session.outcome import NeedsInput, Suspended
 from rath.session.record import Entry, ModelCall, report_to
 from rath.session.scope import recording_scope
 from rath.session.streaming import TextDelta
-from rath.session.tooling import ask
+from rath.session.tooling import ToolEffects, ask
 
 T = TypeVar("T")
 
@@ -71,8 +71,8 @@ class ClientTool(FlowToolCall):
         parameters: JSON Schema of its arguments.
     """
 
-    parallel_safe = True
-    effects = "read_only"
+    parallel_safe: bool = True
+    effects: ToolEffects = "read_only"
 
     def __init__(self, name: str, description: str | None, parameters: Mapping[str, Any]) -> None:
         self._name = name
@@ -143,7 +143,7 @@ class ServedRun:
         self.first_row = 0
         """Index of the first row that this run makes."""
 
-        self.usage = RathLLMTokenUsage(0, 0, 0)
+        self.usage: RathLLMTokenUsage = RathLLMTokenUsage(0, 0, 0)
         """Tokens of its model calls, those of runs inside it with them."""
 
         self._call = RunningCall()
@@ -274,7 +274,7 @@ class Runs:
     ) -> None:
         self.max_message_chars = max_message_chars
         self.run_seconds = run_seconds
-        self.workflows = dict(workflows)
+        self.workflows: dict[str, Workflow] = dict(workflows)
         self.limits = limits
         self._store = store
         self._running: dict[tuple[str, UUID], ServedRun] = {}

@@ -57,8 +57,8 @@ class Placement:
         *,
         sandbox: BackendSandbox | None = None,
     ) -> None:
-        self.backend = backend if sandbox is None else sandbox.backend.name
-        self.spec = spec if sandbox is None else sandbox.spec
+        self.backend: str | None = backend if sandbox is None else sandbox.backend.name
+        self.spec: BackendSandboxSpec | None = spec if sandbox is None else sandbox.spec
         self.origin: Origin | None = None if sandbox is None else sandbox.origin
         self._lease: Lease | None = None
         self._sandbox: BackendSandbox | None = None

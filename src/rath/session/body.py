@@ -362,10 +362,10 @@ class State:
         *,
         n_before: int = 0,
     ) -> None:
-        self.session = session
-        self.rows = rows
-        self.record = record
-        self.n_before = n_before
+        self.session: UUID = session
+        self.rows: Growing[ChunkRow] = rows
+        self.record: Growing[Entry] = record
+        self.n_before: int = n_before
         self.n_of_run: int | None = None
         """How many entries there were when the run ended; what follows came late."""
 
@@ -374,14 +374,14 @@ class State:
         """Where the session works, by the last event that tells it."""
 
         self.trailer: Finished | None = None
-        self.has_ended = False
+        self.has_ended: bool = False
         """Whether the run has ended, and perhaps waits."""
 
         self.failure: Failed | None = None
         self.partial: list[str] = []
         """The beginning of an answer that is being streamed."""
 
-        self.last_at = UNKNOWN_TIME
+        self.last_at: datetime = UNKNOWN_TIME
         """The time of the last event that has one."""
 
         self.inner: tuple[Any, ...] = ()

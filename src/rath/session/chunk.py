@@ -42,11 +42,8 @@ _HOW_TO_CHANGE = (
 )
 
 
-def _raise(*_args: object, **_named: object) -> NoReturn:
+def _refuse(*_args: object, **_named: object) -> NoReturn:
     raise TypeError(_HOW_TO_CHANGE)
-
-
-_refuse: Any = _raise
 
 
 class FrozenDict(dict[str, Any]):
@@ -54,8 +51,10 @@ class FrozenDict(dict[str, Any]):
 
     __slots__ = ()
 
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+    # Not for type checkers, to which these have the types of `dict`.
+    if not TYPE_CHECKING:
+        __setitem__ = __delitem__ = __ior__ = _refuse
+        clear = pop = popitem = setdefault = update = _refuse
 
     def __copy__(self) -> dict[str, Any]:
         return dict(self)
@@ -72,8 +71,9 @@ class FrozenList(list[Any]):
 
     __slots__ = ()
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+    if not TYPE_CHECKING:
+        __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+        append = extend = insert = pop = remove = clear = sort = reverse = _refuse
 
     def __copy__(self) -> list[Any]:
         return list(self)
@@ -303,7 +303,7 @@ class TableCache:
     __slots__ = ("digest", "requests")
 
     def __init__(self) -> None:
-        self.digest = RowsDigest()
+        self.digest: RowsDigest = RowsDigest()
         self.requests: tuple[Vector[ChunkRow], Any] | None = None
         """What holds these rows as a model reads them; one run takes it and goes on with it."""
 

@@ -83,6 +83,7 @@ class AwaySandbox(BackendSandbox):
 
     def __init__(self, backend: Backend, spec: BackendSandboxSpec | None, known_as: str) -> None:
         super().__init__(backend, "", spec)
+        self.registry_id: str | None
         self._known_as = self.registry_id = known_as
         self._attached: BackendSandbox | None = None
 

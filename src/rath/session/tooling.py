@@ -572,7 +572,7 @@ class CurrentCall:
         self._answers = list(answers)
         # Tasks and threads of a tool may ask side by side.
         self._lock = threading.Lock()
-        self.is_edited = is_edited
+        self.is_edited: bool = is_edited
         self.waits: Question | InnerRun | None = None
         """What it waits for, once it does."""
 

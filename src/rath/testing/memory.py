@@ -62,7 +62,7 @@ class FakeMemory(MemoryBackend):
         answer: MemoryAnswer | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        self.notes = dict(notes or {})
+        self.notes: dict[str, str] = dict(notes or {})
         """Every note by its URI."""
         self.ops: list[MemoryOp] = []
         """Every operation so far, in order."""

@@ -46,10 +46,10 @@ class FakeSessionStore(SessionStore):
 
     def __init__(self, *, fail_at: int = 0) -> None:
         self.fail_at = fail_at
-        self.n_writes = 0
+        self.n_writes: int = 0
         """How many writes there were so far."""
 
-        self.n_durable = 0
+        self.n_durable: int = 0
         """How many of them were to survive a loss of power."""
 
         self.logs: dict[UUID, MemoryLog] = {}
@@ -63,7 +63,7 @@ class FakeSessionStore(SessionStore):
         self.writers: dict[UUID, SessionLog] = {}
         """The logs that are open."""
 
-        self.busy = threading.RLock()
+        self.busy: threading.RLock = threading.RLock()
 
     def create(self, session: UUID) -> SessionLog:
         with self.busy:
@@ -236,9 +236,9 @@ class FakeSessionLog(SessionLog):
     def __init__(self, store: FakeSessionStore, session: UUID, entry: MemoryLog) -> None:
         self.store = store
         self.session = session
-        self.where = f"memory: {session}"
+        self.where: str = f"memory: {session}"
         self.entry = entry
-        self.is_broken = False
+        self.is_broken: bool = False
 
     @property
     def closed(self) -> bool:

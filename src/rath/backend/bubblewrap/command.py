@@ -11,7 +11,7 @@ import shutil
 import struct
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -212,8 +212,10 @@ class SystemFiles:
 
     def __init__(self) -> None:
         directory = new_directory("bwrap")
-        self.remove = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
-        self.etc = os.path.join(directory, "etc")
+        self.remove: Callable[[], object] = weakref.finalize(
+            self, shutil.rmtree, directory, ignore_errors=True
+        )
+        self.etc: str = os.path.join(directory, "etc")
         """Directory that is /etc inside. Copied: each mount would cost every command 0.2 ms."""
 
         _fill(self.etc)

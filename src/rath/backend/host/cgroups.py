@@ -44,7 +44,7 @@ class ControlGroups:
     """Makes a group for each sandbox, and removes those that dead processes have left."""
 
     def __init__(self, hierarchies: Sequence[Hierarchy]) -> None:
-        self.hierarchies = tuple(hierarchies)
+        self.hierarchies: tuple[Hierarchy, ...] = tuple(hierarchies)
 
     @classmethod
     def here(cls) -> ControlGroups | None:

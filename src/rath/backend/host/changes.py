@@ -143,8 +143,8 @@ class WatchedTree:
 
     def __init__(self, root: str, source: TreeSource | None = None) -> None:
         self.root = root
-        self.pid = os.getpid()
-        self.activity = TreeActivity(source or partial(scan, root))
+        self.pid: int = os.getpid()
+        self.activity: TreeActivity = TreeActivity(source or partial(scan, root))
         self.overlaps: list[ReferenceType[WatchedTree]] = []
         """The trees above and below, by `tree_at`; used with the lock of the registry held."""
         self._scans: dict[EffectPolicy, TreeScans] = {}
@@ -202,10 +202,10 @@ class TreeScans:
 
     def __init__(self, activity: TreeActivity, policy: EffectPolicy) -> None:
         self.policy = policy
-        self.n_operations = 0
+        self.n_operations: int = 0
         """Operations whose effects are looked for now."""
         self.last: TreeState | None = None
-        self.last_started = 0
+        self.last_started: int = 0
         """Tick at which the last scan began: before, nothing matters; 0 while there was none."""
         self._activity = activity
         self._last_time = 0.0

@@ -62,7 +62,7 @@ class CopyFailed(Exception):
 
     def __init__(self, path: str, reason: str | OSError) -> None:
         self.path = path
-        self.reason = reason.strerror or str(reason) if isinstance(reason, OSError) else reason
+        self.reason: str = reason.strerror or str(reason) if isinstance(reason, OSError) else reason
         super().__init__(f"{path!r} cannot be copied: {self.reason}")
 
 
@@ -279,10 +279,11 @@ class LayerDirectory:
 
     def __init__(self) -> None:
         try:
+            self.path: str
             self.path, fd, lock = _claim_new(ensure_forks_root())
         except (BackendError, OSError) as exc:
             raise CopyFailed("the workspace", str(exc)) from exc
-        self.files = os.path.join(self.path, "files")
+        self.files: str = os.path.join(self.path, "files")
         self._claim = _DirectoryClaim(Path(self.path), fd, lock)
         runtime().keep_open(self._claim)
         finalizer = weakref.finalize(self, self._claim.drop)

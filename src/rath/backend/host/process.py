@@ -377,6 +377,7 @@ class Capture:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self.writer: int
         self._reader, self.writer = os.pipe()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._turn: Future[bool] | None = None

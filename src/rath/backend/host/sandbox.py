@@ -59,11 +59,11 @@ class HostSandbox(ABC):
         tree: WorkspaceTree[HostSnapshot],
         spec: BackendSandboxSpec | None = None,
     ) -> None:
-        self.workspace = workspace
+        self.workspace: Workspace = workspace
         """Where its files are; a workspace of its own may move when it is changed first."""
         self.tree = tree
-        self.spec = spec or BackendSandboxSpec()
-        self.leftovers = Leftovers()
+        self.spec: BackendSandboxSpec = spec or BackendSandboxSpec()
+        self.leftovers: Leftovers = Leftovers()
         """What its commands left running in sessions of their own."""
         self.watched: WatchedTree | None = None
         """What is known of the files, to tell what operations change."""

@@ -86,11 +86,11 @@ class SupervisedCommand:
         self.cleared: asyncio.Future[None] = loop.create_future()
         """Done when nothing of it is left."""
 
-        self.exit_code = -signal.SIGKILL
+        self.exit_code: int = -signal.SIGKILL
         self.failure: OSError | None = None
         """Why it could not be started, or is not known of any more."""
 
-        self.has_exited = True
+        self.has_exited: bool = True
         """False when something of it was seen to run on though it was ended by force."""
 
     async def end(self) -> None:

@@ -75,6 +75,7 @@ class Reaper:
 
     def __init__(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.wake: int
         self.wake, writer = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(writer, False)

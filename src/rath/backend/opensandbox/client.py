@@ -104,7 +104,7 @@ class Client:
     """One sandbox of a server."""
 
     def __init__(self, sandbox: Sandbox, access: ServerAccess) -> None:
-        self.id = sandbox.id
+        self.id: str = sandbox.id
         self._sandbox = sandbox
         self._access = access
         self._interpreter: CodeInterpreter | None = None

@@ -184,8 +184,8 @@ class OutputBuffer:
     def __init__(self, events: Literal["lines", "pieces"]) -> None:
         self.run_id: str | None = None
         """By which it can be interrupted, once the sandbox has sent it."""
-        self.stdout = TruncatedText(events)
-        self.stderr = TruncatedText(events)
+        self.stdout: TruncatedText = TruncatedText(events)
+        self.stderr: TruncatedText = TruncatedText(events)
 
     def streams(self) -> Streams:
         """Return both streams as they are now."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -79,22 +80,24 @@ class RemoteSandbox:
         self.handle = handle
         self.tree = tree
         self.begin = begin
-        self.is_attached = client is None
+        self.is_attached: bool = client is None
         """Whether it was there before, so that its spec may not tell all of it."""
         self.layer: Literal["snapshot"] | None = None
         """Origin of a workspace of its own, besides its image."""
-        self.spec = spec or BackendSandboxSpec()
-        self.lifetime = self.spec.timeout or (None if client is None else LIFETIME)
+        self.spec: BackendSandboxSpec = spec or BackendSandboxSpec()
+        self.lifetime: timedelta | None = self.spec.timeout or (
+            None if client is None else LIFETIME
+        )
         """How long the server was asked to let it live, where that is known."""
-        self.is_removed = False
+        self.is_removed: bool = False
         """Whether the server said that it does not know it any more."""
-        self.running = asyncio.Lock()
+        self.running: asyncio.Lock = asyncio.Lock()
         """Held by the command or the code that runs: one at a time, so that effects are told."""
         self.path_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.contents = RemoteContents()
+        self.contents: RemoteContents = RemoteContents()
         self.scan_cache: ScanCache = {}
         """Files of the last scan, which are not read again until they change."""
-        self.writes = WriteMonitor()
+        self.writes: WriteMonitor = WriteMonitor()
         self._connect = connect
         self._client = client
         self._connecting = asyncio.Lock()

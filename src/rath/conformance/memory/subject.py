@@ -35,7 +35,8 @@ class MemorySubject(contract.HandleSubject):
     """An open store, and a directory of it that nobody else uses."""
 
     def __init__(self, store: MemoryStore, uri: str, spec: MemoryStoreSpec | None) -> None:
-        self.store = self.target = store
+        self.store = store
+        self.target: MemoryStore = store
         self.backend: MemoryBackend = store.backend
         self.uri = uri
         self.spec = spec
@@ -162,14 +163,14 @@ class MemorySubject(contract.HandleSubject):
 
 LIFETIME = contract.Clauses[MemorySubject]()
 
-for name, run in (
+for _name, _run in (
     ("an_open_store_has_a_handle_and_no_holder", MemorySubject.has_handle_and_no_holder),
     ("a_lazy_store_opens_on_first_use", MemorySubject.opens_on_first_use),
     ("closing_twice_is_closing_once", MemorySubject.closes_once),
     ("the_last_holder_closes", MemorySubject.last_holder_closes),
     ("capabilities_and_supported_ops_agree", MemorySubject.capabilities_agree),
 ):
-    LIFETIME.add("Opening, counting, closing", name=name)(run)
+    LIFETIME.add("Opening, counting, closing", name=_name)(_run)
 
 
 @LIFETIME.add("Opening, counting, closing")

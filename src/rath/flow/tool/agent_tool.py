@@ -111,10 +111,10 @@ class AgentTool(FlowToolCall):
         self._description = description
         self._images = chosen.images
         self._n_calls = itertools.count()
-        self.effects = chosen.effects
-        self.timeout = chosen.timeout
-        self.parallel_safe = chosen.parallel_safe
-        self.approval = chosen.approval
+        self.effects: ToolEffects = chosen.effects
+        self.timeout: float | None = chosen.timeout
+        self.parallel_safe: bool = chosen.parallel_safe
+        self.approval: ApprovalRule = chosen.approval
 
     def _pickle_reference(self) -> Reduction:
         """Return what does the task, which is pickled by its own rule, and how it is called."""

@@ -120,11 +120,13 @@ class MCPToolCall(FlowToolCall):
         self._parameters = dict(parameters)
         self._check = SchemaCheck(self._parameters)
         self._origin = origin or f"mcp:{getattr(client, 'name', type(client).__qualname__)}"
-        self.effects = effects
-        self.parallel_safe = effects == "read_only"
+        self.effects: ToolEffects = effects
+        self.parallel_safe: bool = effects == "read_only"
         seconds = getattr(client, "timeout", None)
         if isinstance(seconds, int | float):
-            self.timeout = seconds + getattr(client, "connect_timeout", 0.0) + _MARGIN_SECONDS
+            self.timeout: float | None = (
+                seconds + getattr(client, "connect_timeout", 0.0) + _MARGIN_SECONDS
+            )
 
     @property
     def name(self) -> str:

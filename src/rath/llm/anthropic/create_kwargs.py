@@ -474,7 +474,7 @@ class MessagesWriter:
         self._turns = Turns(thinking_of(parameters))
         self._tools = [_tool(tool) for tool in tools] if tools else None
         schemas = None if self._tools is None else to_json(self._tools)
-        self.tools_digest = None if schemas is None else sha256(schemas).hexdigest()
+        self.tools_digest: str | None = None if schemas is None else sha256(schemas).hexdigest()
         self._tails: dict[bool, tuple[tuple[int, int, bool], BodyTail]] = {}
 
     @classmethod

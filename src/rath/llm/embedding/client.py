@@ -336,7 +336,7 @@ class RathOpenAIEmbeddingClient(EmbeddingClient):
     def __init__(self, provider: EmbeddingProvider, *, sleep: Sleep = asyncio.sleep) -> None:
         super().__init__(provider, sleep=sleep)
         self._endpoint = PurposeEndpoint(provider, purpose="embedding", path="/embeddings")
-        self.list_models = self._endpoint.models
+        self.list_models: ModelLister | None = self._endpoint.models
 
     def parameters(self) -> Mapping[str, JsonValue]:
         size = self.provider.dimensions

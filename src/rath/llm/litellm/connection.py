@@ -94,7 +94,7 @@ class LiteLLMConnection:
 
     def __init__(self, target: LiteLLMTarget) -> None:
         self.target = target
-        self.credential = None
+        self.credential: str | None = None
         guard_logs(_LOGGING, target.api_key)
         if target.api_key:
             self.credential = credential_digest(Sourced(target.api_key, target.key_origin))
@@ -113,9 +113,9 @@ class LiteLLMTransport:
     def __init__(self, connection: LiteLLMConnection, target: RequestTarget) -> None:
         self._target = connection.target
         self._request = target
-        self.endpoint = None if connection.target.api_base is None else target.endpoint
+        self.endpoint: str | None = None if connection.target.api_base is None else target.endpoint
         self.sdk_version: str | None = _version
-        self.credential = connection.credential
+        self.credential: str | None = connection.credential
 
     async def post(self, body: bytes) -> WireReply:
         arguments = self._arguments(body)

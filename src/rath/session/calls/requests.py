@@ -491,16 +491,16 @@ class RequestBuilder:
     def __init__(self, candidate: Candidate, frame: RequestFrame, body: Body) -> None:
         self._candidate, self._frame = candidate, frame
         self._request = frame.request(candidate)
-        self.draft = _draft_of(self._request, candidate, frame)
+        self.draft: ChatDraft = _draft_of(self._request, candidate, frame)
         self._empty_body = self.draft.body()
         """Parameters and tools as they are sent, without a message."""
         self._own = OwnAnswers(self.draft.facts)
         self._renderer = Renderer(self._own)
         head = [*self._renderer.render(frame.head), *self._renderer.close()]
-        self.head_digest = bytes_digest(repr(head).encode(errors="replace"))
+        self.head_digest: str = bytes_digest(repr(head).encode(errors="replace"))
         self._own.set_head(self.head_digest, frame.context)
         self._own.learn(body.record)
-        self.n_rows = len(body.table)
+        self.n_rows: int = len(body.table)
         """How many rows of the session it holds."""
         self.draft.append([*head, *self._rows_and_more(frame, body.table.rows)])
 

@@ -60,6 +60,8 @@ class LogBuffer(SessionLog):
     """The lines of a log in memory, to be stored with others."""
 
     def __init__(self, session: UUID, where: str) -> None:
+        self.session: UUID
+        self.where: str
         self.session, self.where = session, where
         self._data: list[bytes] = []
         self._blobs: list[Blob] = []
@@ -549,7 +551,7 @@ class OpenLogs:
     """
 
     def __init__(self) -> None:
-        self.lane = SerialQueue()
+        self.lane: SerialQueue = SerialQueue()
         """For what is stored beside runs: ancestors, derivations, and what is saved by hand."""
 
         self.waiting: dict[UUID, Future[Any]] = {}

@@ -55,7 +55,7 @@ class BlobStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.path = directory / _BLOBS
+        self.path: Path = directory / _BLOBS
         """Where the bytes stand; made when the first are written."""
 
     @contextlib.contextmanager

@@ -70,7 +70,7 @@ class Ranges(Generic[T]):
         to_bytes: Callable[[T], bytes],
         known: tuple[int, Hash] | None = None,
     ) -> None:
-        self.items = items
+        self.items: Vector[T] = items
         self._to_bytes = to_bytes
         self._prefixes: list[tuple[int, Hash]] = [(0, sha256())]
         if known is not None and known[0]:

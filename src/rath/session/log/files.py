@@ -80,7 +80,7 @@ class LockedFile:
     _lock: FileLock
 
     def __init__(self, path: Path, session: UUID, *, make: bool = False) -> None:
-        self.path = path
+        self.path: Path = path
         self._session = session
         flags = _EXISTING | os.O_CREAT if make else _EXISTING
         self._open(flags)
@@ -244,9 +244,9 @@ class FileDriver(LogDriver):
         backs_up: bool = False,
     ) -> None:
         self.session = session
-        self.where = str(partial.path)
-        self.size = (finished or partial).size
-        self.is_finished = finished is not None
+        self.where: str = str(partial.path)
+        self.size: int = (finished or partial).size
+        self.is_finished: bool = finished is not None
         self._path = path
         self._trash = trash
         self._partial = partial
@@ -370,8 +370,10 @@ class FileStore(LogStore):
     def __init__(
         self, directory: StrPath | None = None, *, elsewhere: Mapping[UUID, Path] | None = None
     ) -> None:
-        self.directory = Path(os.path.abspath(sessions_dir() if directory is None else directory))
-        self.where = str(self.directory)
+        self.directory: Path = Path(
+            os.path.abspath(sessions_dir() if directory is None else directory)
+        )
+        self.where: str = str(self.directory)
         self._blobs = BlobStore(self.directory)
         self._trash = FileTrash(self.directory)
         self._elsewhere = dict(elsewhere or {})

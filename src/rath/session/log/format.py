@@ -323,7 +323,7 @@ class Encoder:
         self._setups: list[tuple[tuple[object, ...], str, str]] = []
         self._blobs: list[Blob] = []
         self._json = msgspec.json.Encoder(enc_hook=self._hook)
-        self.sum = after
+        self.sum: str = after
         """The checksum of the last line, "" before the first."""
 
     def add(self, *events: Event) -> Batch:

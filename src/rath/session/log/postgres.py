@@ -195,8 +195,10 @@ class RowDriver(LogDriver):
         row: tuple[int, int, int, bool] | None,
     ) -> None:
         self.session = session
-        self.where = f"{store.where} session {session}"
+        self.where: str = f"{store.where} session {session}"
         self._log: int | None
+        self.is_finished: bool
+        self.size: int
         self._log, self._epoch, self.size, self.is_finished = row or (None, 1, 0, False)
         self._store = store
         self._owner = owner
@@ -336,8 +338,8 @@ class PostgresStore(LogStore):
     """A guess between a reader and a server."""
 
     def __init__(self, url: str) -> None:
-        self.address = Address.from_url(url)
-        self.where = self.address.where
+        self.address: Address = Address.from_url(url)
+        self.where: str = self.address.where
         self._reading = SharedConnection(self.address)
         self._writing = ConnectionPool(self.address, _WRITERS)
         self._owner = OwnerLock(self.address)

@@ -186,7 +186,7 @@ class SharedConnection:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.life = 0
+        self.life: int = 0
         """Which connection it is on by now: what was held on an earlier one is lost."""
 
         self._busy = threading.RLock()

@@ -74,17 +74,17 @@ class LineReader:
 
     def __init__(self, where: str, *, make_blob: MakeBlob = bare_blob) -> None:
         self.where = where
-        self.decoder = Decoder(make_blob)
-        self.sum = ""
+        self.decoder: Decoder = Decoder(make_blob)
+        self.sum: str = ""
         """The checksum of the last line that counts."""
 
-        self.n_good = 0
+        self.n_good: int = 0
         """Bytes up to the end of the last line that counts."""
 
-        self.n_lines = 0
+        self.n_lines: int = 0
         """Lines that count."""
 
-        self.version = 0
+        self.version: int = 0
         """Of the schema, as the header says; 0 before it."""
 
         self._rest = self._end = b""

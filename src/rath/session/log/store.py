@@ -430,8 +430,8 @@ class Log(SessionLog):
     """A log that is open for writing over a driver; after a write that failed it takes no more."""
 
     def __init__(self, driver: LogDriver) -> None:
-        self.session = driver.session
-        self.where = driver.where
+        self.session: UUID = driver.session
+        self.where: str = driver.where
         self._driver = driver
         self._is_broken = False
         # A run that is cancelled abandons its log while another thread may be writing a line.

@@ -147,7 +147,7 @@ _INDEX_SECONDS = 0.5
 """How long to wait for others who write to the index; with those above a bound of what the end of
 the program waits for. Guesses."""
 
-index_queue = IndexQueue()
+index_queue: IndexQueue = IndexQueue()
 
 
 def _forget_after_fork() -> None:

@@ -91,7 +91,7 @@ class Lineage:
     """
 
     def __init__(self, session: Session) -> None:
-        self.session = session.id
+        self.session: UUID = session.id
         self.record: Record = session.record
         heads = [session.synchronize().as_parent()]
         self.nodes: dict[UUID, LineageNode] = {
@@ -99,13 +99,15 @@ class Lineage:
             for edge in ancestry(heads)
         }
         operations = [entry for entry in self.record if isinstance(entry, Operation)]
-        self.operations = {entry.operation: entry for entry in operations}
+        self.operations: dict[UUID, Operation] = {entry.operation: entry for entry in operations}
         """By run id."""
 
-        self.makers = {entry.session: entry for entry in operations if entry.kind in _MAKERS}
+        self.makers: dict[UUID, Operation] = {
+            entry.session: entry for entry in operations if entry.kind in _MAKERS
+        }
         """The operation that made a session, by the session's id."""
 
-        self.births = self._births()
+        self.births: Mapping[RowId, Birth] = self._births()
 
     @property
     def own(self) -> LineageNode:

@@ -397,7 +397,7 @@ class EmptyRun:
 
     def __init__(self, place: Place, outcome: Outcome | None) -> None:
         self.place = place
-        self.run_id = uuid4()
+        self.run_id: UUID = uuid4()
         """The operation of the recorded run."""
 
         self.rounds: Callable[..., Any] = ToolRounds
@@ -457,16 +457,16 @@ class RecordedRun(EmptyRun):
         operation = run.operation
         super().__init__(replace(operation.place, made=operation.session), None)
         self.run = run
-        self.run_id = operation.operation
-        self.rounds = partial(ServedRounds, script=self)
-        self.where = f"session {short_id(operation.session)}"
+        self.run_id: UUID = operation.operation
+        self.rounds: Callable[..., Any] = partial(ServedRounds, script=self)
+        self.where: str = f"session {short_id(operation.session)}"
         self._note = note
         self._entries: Sequence[Entry] = run.entries[1:]
         self._at = 0
         """How many of them were served, or told again."""
 
         self._steps: list[_Step] = []
-        self.n_calls = 0
+        self.n_calls: int = 0
         """Model calls that were served so far."""
 
         self._rewritten: set[str | None] = set()

@@ -122,7 +122,7 @@ class RunLog:
 
         self._earlier_ids = _NO_IDS
         self._is_closed = False
-        self.body = Body(ChunkTable())
+        self.body: Body = Body(ChunkTable())
         """The content as it is now."""
 
     @property

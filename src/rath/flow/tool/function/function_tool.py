@@ -53,6 +53,7 @@ from rath.flow.tool.function.source import (
 from rath.flow.tool.options import ToolOptions, checked_name
 from rath.llm.image import Image
 from rath.session import Session
+from rath.session.tooling import ApprovalRule, ToolEffects
 
 __all__ = ["FunctionTool", "ObjectTool"]
 
@@ -144,11 +145,11 @@ class FunctionTool(DefinedTool, Generic[F]):
         # Weakly: a bound tool holds its object, and must not keep it alive from here.
         self._bound: WeakValueDictionary[int, FunctionTool[Any]] = WeakValueDictionary()
         options = definition.options
-        self.parallel_safe = options.parallel_safe
-        self.timeout = options.timeout
-        self.effects = options.effects
-        self.approval = options.approval
-        self.show_traceback = options.show_traceback
+        self.parallel_safe: bool = options.parallel_safe
+        self.timeout: float | None = options.timeout
+        self.effects: ToolEffects = options.effects
+        self.approval: ApprovalRule = options.approval
+        self.show_traceback: bool = options.show_traceback
         self.__doc__ = function.__doc__
 
     @property

@@ -373,11 +373,11 @@ class Catalog:
         self._next_walk = 0.0
         self._walking: Future[None] | None = None
         self._pace = pacing.WalkPace(self._lock)
-        self.n_users = 1
+        self.n_users: int = 1
         """Each closes it once."""
-        self.n_recoveries = 0
+        self.n_recoveries: int = 0
         """How often another index took the place of one that could not be used."""
-        self.syncing = syncing or pacing.DelayedWork(
+        self.syncing: pacing.DelayedWork[str] = syncing or pacing.DelayedWork(
             partial(sync_notes, root), delay_seconds=pacing.SYNC_SECONDS
         )
         """Forces new notes to disk."""

@@ -28,7 +28,7 @@ from rath.memory.uri import MEMORY_URI_PREFIX, to_public_uri
 Kind = Literal["note", "transcript"]
 """What can be found in a store."""
 
-logger = logging.getLogger("rath.memory.local")
+logger: logging.Logger = logging.getLogger("rath.memory.local")
 """For the work of a store on its own: an index that was built again, a file left out."""
 
 NOTE_SUFFIX = ".md"

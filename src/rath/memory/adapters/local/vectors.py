@@ -158,7 +158,7 @@ class RecordFile:
         self.fd = fd
         self.token = token
         self.dimension = dimension
-        self.record_bytes = KEY_BYTES + 4 * dimension
+        self.record_bytes: int = KEY_BYTES + 4 * dimension
 
     @classmethod
     def create(cls, path: Path | None, dimension: int) -> Self:
@@ -379,11 +379,11 @@ class VectorStore:
     """
 
     def __init__(self, root: Path, identity: str, *, compact_from: int = _COMPACT_FROM) -> None:
-        self.path = root / f"vectors-{identity}{_SUFFIX}"
+        self.path: Path = root / f"vectors-{identity}{_SUFFIX}"
         self._identity = identity
         self._compact_from = compact_from
         self._checked_rows = 0
-        self.is_used = False
+        self.is_used: bool = False
         """Whether a file may be open."""
         self._file: RecordFile | None = None
         self._is_copy = False

@@ -321,10 +321,10 @@ class StoreIndex:
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
         self.store = store
-        self.path = path or index_file(store)
+        self.path: Path | None = path or index_file(store)
         """The file; None where there is no place for one."""
 
-        self.note = ""
+        self.note: str = ""
         """Why the index is kept in memory, "" where it is not, or nothing is lost by it."""
 
         self._progress = progress
