@@ -69,6 +69,15 @@ sync() {
     "$uv" sync "$@" || die "uv sync $* failed (its words are above); is there a network?"
 }
 
+# Write what a release consists of below a directory: dist/ with the source archive and the wheel that
+# is built from it, and the list of what they depend on (CycloneDX).
+build_release() {
+    rm -rf "$1/dist" && mkdir -p "$1" &&
+        "$uv" build --quiet --out-dir "$1/dist" &&
+        "$uv" export --quiet --no-dev --all-extras --preview-features sbom-export \
+            --format cyclonedx1.5 --output-file "$1/sbom.cdx.json"
+}
+
 # Install Debian packages where that takes no questions; what fails is named by the caller.
 apt_install() {
     local apt=(env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get --yes --quiet --quiet)
