@@ -74,7 +74,7 @@ class Evidence {
       part("Tool run",
         facts(["status", [state, entry.error ? ` (${entry.error})` : ""]], ["exit code", entry.exit], ["signal", entry.signal], ["took", entry.ms === undefined ? null : duration(entry.ms)], ["tool", h("code", null, entry.tool)], ["origin", entry.origin], ["declared", effects], ["call", h("code", null, entry.call)], ["schema", digest(entry.schema)], ["allowed by", entry.decision === undefined ? null : this.#entryLink(entry.decision)]),
         entry.args ? [h("p", { class: "facts" }, "arguments"), objectBox(entry.args)] : null),
-      entry.traceback ? part("Where it raised", textBox(entry.traceback, "code")) : null,
+      entry.traceback ? part("Where it raised", h("p", { class: "facts" }, h("code", null, entry.raised)), textBox(entry.traceback, "code")) : null,
       part("Where it ran", place ? facts(["backend", place.backend], ["sandbox", place.sandbox_id && h("code", null, place.sandbox_id)], ["isolation", place.isolation], ["root", place.root && h("code", null, place.root)], ["directory", place.cwd && h("code", null, place.cwd)], ["layer", place.layer]) : h("p", { class: "empty" }, "In this program, and in no sandbox.")),
       files.length ? part(`What changed: ${count(files.length, "file")}`, files.map(changeBox)) : null,
       (entry.gaps ?? []).length ? part("What may be missing", h("ul", null, entry.gaps.map((gap) => h("li", null, gap)))) : null,

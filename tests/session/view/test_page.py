@@ -25,6 +25,7 @@ from rath.session.operation import Place
 from rath.session.record import Operation
 from rath.session.view import PageLimits, write_page
 from rath.session.view.page import SCRIPTS, STYLES, page_html
+from rath.testing import tool_call
 from tests.support.api import (
     FLAME_FILES,
     Body,
@@ -41,7 +42,7 @@ from tests.support.api import (
 )
 from tests.support.images import picture
 from tests.support.session_files import tool_run
-from tests.support.sessions import row_lists, run, sessions
+from tests.support.sessions import FunctionTool, row_lists, run, sessions
 from tests.support.waiting import PATIENCE
 
 MAX_LINES = 400
@@ -120,6 +121,16 @@ def test_a_second_encoding_has_only_new_rows_and_entries() -> None:
     assert [entry["k"] for entry in data["entries"]] == ["operation", "model"]
     assert str(second.id) in data["ids"]
     assert str(first.id) not in data["ids"]
+
+
+def test_a_tool_that_raised_says_where() -> None:
+    def fails(*_: object) -> object:
+        raise ValueError("no weather")
+
+    made = run([tool_call("look", {}), "done"], FunctionTool("look", fails)).synchronize()
+    entries = [each for each in encoded(made)["entries"] if each["k"] == "tool"]
+    assert entries[0]["raised"].endswith(" in fails")
+    assert "ValueError: no weather" in entries[0]["traceback"]
 
 
 def test_images_are_embedded_up_to_both_limits() -> None:

@@ -571,7 +571,7 @@ class PageEncoder:
         }
 
     def _traceback(self, info: TracebackInfo | None) -> dict[str, Any]:
-        return {} if info is None else {"at": info.place, "traceback": self._text(info.text)}
+        return {} if info is None else {"raised": info.place, "traceback": self._text(info.text)}
 
     def _full(self, blob: Blob) -> dict[str, Any]:
         text = None if blob.data is None else self._text(decode_output(blob.data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -142,13 +143,23 @@ def test_branches_that_are_merged_again_stay_folded(open_page: Open, tmp_path: P
     expect(page.locator("#sessions [role=treeitem]")).to_have_count(5)
 
 
-def test_a_conversation_is_one_strand(open_page: Open, tmp_path: Path) -> None:
+def say(session: Session, text: str) -> Session:
+    return session.say(text)
+
+
+def merge(session: Session, text: str) -> Session:
+    return session.merge(Session.from_user_message(text))
+
+
+@pytest.mark.parametrize("go_on", [say, merge])
+def test_a_conversation_is_one_strand(
+    open_page: Open, tmp_path: Path, go_on: Callable[[Session, str], Session]
+) -> None:
     client = ScriptedClient([f"Answer {each}." for each in range(5)])
     agent = flow.Agent("Answer.", client.provider, system_tools=False)
     session = agent(Session.create("user", "How many bridges?")).synchronize()
     for each in range(1, 5):
-        asked = session.merge(Session.from_user_message(f"And in {1900 + each}?"))
-        session = agent(asked).synchronize()
+        session = agent(go_on(session, f"And in {1900 + each}?")).synchronize()
     page = page_of(open_page, tmp_path, (session,), 0)
     expect(page.locator("#sessions [role=treeitem]")).to_have_count(2)
     expect(page.locator(".group")).to_contain_text("Conversation, 4 turns")

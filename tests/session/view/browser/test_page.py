@@ -278,6 +278,22 @@ def answer(_: Session, arguments: Mapping[str, Any]) -> object:
     return {"said": ALL, ALL: arguments, "__proto__": {"polluted": 1}}
 
 
+def test_a_tool_that_raised_shows_its_traceback(open_page: Open, tmp_path: Path) -> None:
+    def fails(*_: object) -> object:
+        raise ValueError(f"no weather {ALL}")
+
+    made = run([tool_call("look", {}), "done"], FunctionTool("look", fails)).synchronize()
+    page, seen = open_page(write_page(made, tmp_path / "page.html"))
+    page.locator(ROW, has_text="look").nth(1).click()
+    raised = page.locator(".evidence section", has_text="Where it raised")
+    expect(raised).to_contain_text("in fails")
+    expect(raised).to_contain_text("raise ValueError(")
+    page.fill("#search", "no weather")
+    expect(page.locator(".told")).to_have_text("1 of 1")
+    assert page.evaluate("window.hacked") is None
+    assert seen.complaints == []
+
+
 def hostile_session() -> Session:
     """Texts that attack wherever a text can stand: rows, names, arguments, results, reports."""
     user = Session(
