@@ -310,7 +310,7 @@ def test_an_agent_needs_a_provider_or_a_model() -> None:
 
 def test_a_model_name_is_no_provider() -> None:
     with pytest.raises(TypeError, match="model='NAME'"):
-        flow.Agent("p", "gpt-5.5")  # type: ignore[arg-type]  # wrong on purpose
+        flow.Agent("p", "gpt-5.5")  # type: ignore[call-overload]  # wrong on purpose
 
 
 def test_a_given_provider_is_preserved_as_it_is() -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 from uuid import UUID
 
 from rath._async.plane import Lease
@@ -39,8 +50,35 @@ from rath.session.record import Purpose
 from rath.session.run.run_log import Durability
 from rath.session.tooling import ApprovalRule, CallRequest, call_here, check_approval
 
+if TYPE_CHECKING:
+    import typing_extensions
 
-class Agent(Remembering, Workflow):
+    OutputT_co = typing_extensions.TypeVar("OutputT_co", default=Any, covariant=True)
+
+    class AgentOptions(TypedDict, total=False):
+        """The keywords of an agent beside `output`, for checkers of types."""
+
+        model: str | None
+        on_event: Callable[[RathLLMStreamDelta], None] | None
+        memory: MemoryArg
+        memory_inject: MemoryInjectionPolicy | None
+        commit_on_forward: bool
+        description: str
+        max_tool_rounds: int
+        persist: bool
+        durability: Durability | None
+        timeout: float | None
+        system_tools: bool | Sequence[str]
+        approval: ApprovalRule
+        output_retries: int
+        streaming: bool | None
+        store: SessionStore | str | None
+
+else:
+    OutputT_co = TypeVar("OutputT_co", covariant=True)
+
+
+class Agent(Remembering, Workflow, Generic[OutputT_co]):
     """Answers a session: asks its model, runs the tools that the model calls, until it is done.
 
     A call returns at once with a pending session; reading that waits for the run.
@@ -82,6 +120,26 @@ class Agent(Remembering, Workflow):
     _purpose: ClassVar[Purpose] = "turn"
     """What its model calls are for, in the record."""
 
+    @overload
+    def __init__(
+        self,
+        system_prompt: str,
+        provider: Provider | None = None,
+        tools: Sequence[FlowToolCall] | None = None,
+        *,
+        output: type[OutputT_co],
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[Any],
+        system_prompt: str,
+        provider: Provider | None = None,
+        tools: Sequence[FlowToolCall] | None = None,
+        *,
+        output: object = None,
+        **options: Unpack[AgentOptions],
+    ) -> None: ...
     def __init__(
         self,
         system_prompt: str,
@@ -129,6 +187,10 @@ class Agent(Remembering, Workflow):
         self.output_retries = output_retries
         self.streaming = streaming
         self.store: SessionStore | None = open_store(store) if isinstance(store, str) else store
+
+    if TYPE_CHECKING:
+
+        def __call__(self, session: Session, text: str | None = None) -> Session[OutputT_co]: ...
 
     def forward(self, session: Session) -> Session:
         """Submit a run on `session`, which may be pending, and return its pending session."""

@@ -129,7 +129,7 @@ class Branching(SessionBase):
         plan = self._plan("detach")._replace(parents=())
         return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
 
-    def merge(self, other: Self, *, files: MergedFiles | None = None) -> Self:
+    def merge(self, other: Branching, *, files: MergedFiles | None = None) -> Self:
         """Return this session's rows and then those of `other` that it does not share.
 
         The rows of the common beginning stand once.
@@ -157,7 +157,9 @@ class Branching(SessionBase):
         derive = partial(merged, self.inheritor(), other.inheritor())
         return self._new_session(plan, derive, self._cell, other.body)
 
-    def _with_merged_files(self, plan: _Derivation, other: Self, files: MergedFiles) -> _Derivation:
+    def _with_merged_files(
+        self, plan: _Derivation, other: Branching, files: MergedFiles
+    ) -> _Derivation:
         sides = {"ours": (self,), "theirs": (other,), "three-way": (self, other)}[files]
         frozen = [side.frozen_files(f"a merge with files={files!r}") for side in sides]
         origin = (
@@ -252,7 +254,7 @@ class Branching(SessionBase):
         return self._new_session(plan, partial(continued, row, self.inheritor()), self._cell)
 
     def _plan(
-        self, operation: DerivedKind, *others: Self, placement: Placement | None = None
+        self, operation: DerivedKind, *others: Branching, placement: Placement | None = None
     ) -> _Derivation:
         place = derived_place(operation, self, *others)
         # Forks are many, and have one parent.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import field
 from functools import partial
 from types import MappingProxyType, UnionType
-from typing import TYPE_CHECKING, Any, cast, get_origin
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_origin, overload
 from uuid import UUID
 
 from rath._async.runtime import runtime
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 else:
     (results,) = lazy_modules(__name__, "rath.session.calls.results")
 
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    OutputT_co = typing_extensions.TypeVar("OutputT_co", default=Any, covariant=True)
+else:
+    # That a bare `Session` is a `Session[Any]` concerns checkers of types alone.
+    OutputT_co = TypeVar("OutputT_co", covariant=True)
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -104,13 +113,13 @@ def output_form(wanted: object) -> OutputForm:
     return OutputForm(name, schema, output_spec(name, schema), is_wrapped, read, wanted)
 
 
-class TypedReading(SessionBase):
+class TypedReading(SessionBase, Generic[OutputT_co]):
     """The typed answer of a session."""
 
     __slots__ = ()
 
     @property
-    def output(self) -> Any:
+    def output(self) -> OutputT_co:
         """The object that the run was asked for with `output=`, of that type; waits for the run.
 
         It stays with forks, and is made by a run: one that goes on from here has its own.
@@ -121,7 +130,7 @@ class TypedReading(SessionBase):
         outcome = self.outcome
         match outcome:
             case Completed(OutputValue(value)):
-                return value
+                return cast("OutputT_co", value)
             case Completed(OutputMissing(problem)):
                 raise OutputError(f"session {self.id} has no output: {problem}")
             case Completed():
@@ -136,6 +145,10 @@ class TypedReading(SessionBase):
                     "answer of the type was there"
                 )
 
+    @overload
+    def output_as(self, model: type[T]) -> T: ...
+    @overload
+    def output_as(self, model: object) -> Any: ...
     def output_as(self, model: object) -> Any:
         """Return the last answer of the rows as an object of a type; waits for the run.
 

@@ -41,7 +41,7 @@ from rath.session.log.store import SessionStore
 from rath.session.open_calls import OpenCall
 from rath.session.operation import next_place
 from rath.session.outcome import Completed, Outcome, Suspended, outcome_extras
-from rath.session.output import TypedReading
+from rath.session.output import OutputT_co, TypedReading
 from rath.session.record import Entry, evidence_of, last_text
 from rath.session.tooling import Tool
 
@@ -155,7 +155,7 @@ _INSTEAD = {
 """What does the work of a setter, for the public attributes that have something of the kind."""
 
 
-class Session(Branching, Checking, Deciding, TypedReading, Referenced):
+class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Referenced):
     """A node of the session graph: rows and record that never change, and where tools run.
 
     Operations return new sessions. A session made by a run is there at once while the run goes
