@@ -13,14 +13,23 @@ KINDS = {"data": "value", "type": "value"}
 SENTENCE = re.compile(r"(?<=[.:!?])\s")
 
 
-def first_sentence(entry: addnodes.desc) -> str:
-    """The first sentence of the docstring of an entry."""
+def first_sentence(entry: addnodes.desc) -> list[nodes.Node]:
+    """The first sentence of the docstring of an entry, with the code in it."""
     content = entry[-1]
     assert isinstance(content, nodes.Element)
     for paragraph in content.children:
         if isinstance(paragraph, nodes.paragraph) and not paragraph.astext().startswith("Bases:"):
-            return SENTENCE.split(paragraph.astext().replace("\n", " "), maxsplit=1)[0]
-    return ""
+            sentence: list[nodes.Node] = []
+            for part in paragraph.children:
+                if not isinstance(part, nodes.Text):
+                    sentence.append(part.deepcopy())
+                    continue
+                begin, *rest = SENTENCE.split(f"{part} ".replace("\n", " "), maxsplit=1)
+                sentence.append(nodes.Text(f"{begin[:-1]}." if begin.endswith(":") else begin))
+                if rest:
+                    break
+            return sentence
+    return []
 
 
 def entries(document: nodes.document) -> Iterator[tuple[str, addnodes.desc]]:
@@ -60,7 +69,7 @@ def table_of(rows: list[tuple[str, addnodes.desc]]) -> nodes.table:
             "",
             cell(link),
             cell(nodes.Text(kind)),
-            cell(nodes.Text(first_sentence(entry))),
+            cell(*first_sentence(entry)),
         )
     head = nodes.thead(
         "", nodes.row("", *(cell(nodes.Text(word)) for word in ("Name", "Kind", "Gives")))
