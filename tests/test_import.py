@@ -142,11 +142,12 @@ def test_the_first_lines_of_a_program_load_only_what_they_use() -> None:
 
 def test_help_of_the_command_imports_no_verb() -> None:
     imports = imports_of(SHOW_HELP)
-    late = {"asyncio", "jsonschema", "pydantic", "rath.flow", "rath.session", "sqlite3"}
+    late = {"asyncio", "jsonschema", "pydantic", "rath.flow", "rath.session", "rich", "sqlite3"}
     assert [f"{name} by {imports[name]}" for name in imports if name in late] == []
     assert {name for name in imports if name.startswith("rath.cli.")} == {
         "rath.cli.app",
         "rath.cli.terminal",
+        "rath.cli.verbs",
     }
 
 

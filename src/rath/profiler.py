@@ -472,7 +472,8 @@ _HEAD = (
 def _cells(row: KeyAverage, *, is_total: bool = False) -> tuple[str, ...]:
     """Return a line of the table; the sums of all have no wall time: modules stand in others."""
     share, first = row.cached_share, row.first_token_ms
-    usd = f"${row.usd:.4f}" + ("+?" if row.unpriced_calls else "")
+    usd = f"${row.usd:.4f}" if row.usd or not row.unpriced_calls else ""
+    usd = " + ".join(filter(None, (usd, "unpriced" if row.unpriced_calls else "")))
     return (
         row.key,
         "" if is_total else f"{row.calls:,}",

@@ -24,6 +24,7 @@ Process = Callable[..., subprocess.CompletedProcess[str]]
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory; the user's home stands beside it as `home`."""
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("LOGNAME", "ann")
     # Workers of xdist have it; without it nothing is cut, as in a pipe.
     monkeypatch.delenv("COLUMNS", raising=False)
     # A command that runs a program looks for it in the directory of that first.

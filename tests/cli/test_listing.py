@@ -9,30 +9,27 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from rath.cli.listing import draw_graph, lineage_of, newest_first
 from rath.cli.terminal import Exit
-from rath.session import Session
-from rath.session.log.index import SessionSummary, StoreIndex
+from rath.session.graph.kind import LineageKind
+from rath.session.log.index import SessionSummary
 from tests.cli.conftest import Rath
 from tests.support.api import INDEX_FILE_NAME
-from tests.support.logs import DAY, LogMaker, MemoryStore
+from tests.support.logs import DAY, LogMaker
 from tests.support.store_family import RUN, Family, damage, ident, save
 
 TREE = """\
 66666666  completed       2026-11-01 17:00  Something else  (1 row)
-└─ 77777777  needs_decision  2026-11-01 18:00  Something else  (2 rows, 1 call, $0.01)
+└─ 77777777  needs_decision  2026-11-01 18:00  run_session_loop  (2 rows, 1 call, $0.01)
 11111111  completed       2026-11-01 12:00  Fix the parser  (1 row)
-└─ 22222222  completed       2026-11-01 13:00  Team.planner#0  Fix the parser  (2 rows, 1 call, $0.01)
-   ├─ 33333333  completed       2026-11-01 14:00  Team.coder#0 fork  (1 row, 1 call, $0.00 + unknown)
+└─ 22222222  completed       2026-11-01 13:00  Team.planner#0  (2 rows, 1 call, $0.01)
+   ├─ 33333333  completed       2026-11-01 14:00  Team.coder#0 fork  (1 row, 1 call, unpriced)
    │  55555555  completed       2026-11-01 16:00  merge  (1 row) +44444444
-   └─ 44444444  failed          2026-11-01 15:00  Team.coder#1  no answer  (0 rows, 1 call, $0.00 + unknown)
+   └─ 44444444  failed          2026-11-01 15:00  Team.coder#1  no answer  (0 rows, 1 call, unpriced)
 """  # noqa: E501  # as it is shown
 
 
@@ -64,7 +61,7 @@ def test_it_says_the_same_when_it_is_asked_again(rath: Rath, family: Family) -> 
 def test_by_run(rath: Rath, family: Family) -> None:
     lines = rath("ls --by run").stdout.splitlines()
     assert lines[0] == "no workflow call  4 sessions, $0.01"
-    assert lines[5] == "run 0ddba11c  Team  3 sessions, $0.01"
+    assert lines[5] == "run 0ddba11c  Team  3 sessions, $0.01 + unpriced"
     assert ids("\n".join(lines[6:])) == ["2", "3", "4"]
 
 
@@ -109,7 +106,7 @@ def test_an_age_counts_from_now(rath: Rath, sessions: Path) -> None:
 
 def test_what_is_left_out_is_reported(rath: Rath, family: Family) -> None:
     result = rath("ls -n 3")
-    assert result.stderr == "note: the newest 3 of 7 sessions; --all lists every one\n"
+    assert result.stderr == "note: the newest 3 of 7 sessions; --limit 0 lists all\n"
 
 
 def test_instructions_alone_are_listed_with_all(rath: Rath, sessions: Path) -> None:
@@ -138,7 +135,7 @@ def test_lines_fit_into_a_narrow_terminal(
         save(sessions, after.begun(path="Team.planner" * 5).said("x").ended())
     monkeypatch.setenv("COLUMNS", str(columns))
     for by in ("lineage", "run", "time"):
-        lines = rath("ls --by", by).stdout.splitlines()
+        lines = rath("ls --all --by", by).stdout.splitlines()
         assert max(map(cell_len, lines)) <= columns
         assert all(any(str(n) * 8 in line for line in lines) for n in range(1, 9))
         assert "\n".join(lines).count("completed") == 8
@@ -163,7 +160,7 @@ def test_damaged_sessions_are_listed_with_their_problem(rath: Rath, family: Fami
 
 def test_json_has_all_that_is_known(rath: Rath, family: Family) -> None:
     (plan,) = listed(rath, "--run", str(RUN), "--until", "2026-11-01T13:30")
-    assert set(plan) == set(SessionSummary.__slots__)
+    assert set(plan) == {*SessionSummary.__slots__, "n_turns"}
     assert plan | {"updated_at": "", "size": 0} == {
         "id": str(family.plan.session),
         "created_at": "2026-11-01T13:00:00+00:00",
@@ -186,13 +183,14 @@ def test_json_has_all_that_is_known(rath: Rath, family: Family) -> None:
         "models": ["gpt-5-mini"],
         "backend": None,
         "size": 0,
+        "n_turns": 1,
     }
 
 
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("--state", "fine"), "no state 'fine'; expected one of completed, "),
+        (("--state", "zzz"), "no state 'zzz'. Expected one of completed, "),
         (("--since", "yesterday"), "--since 'yesterday' is no time; expected an age such as"),
         (("--until", "7"), "--until '7' is no time"),
         (("--run", "xyz"), "'xyz' names no workflow call"),
@@ -223,15 +221,15 @@ def test_what_is_reported_sends_no_commands_to_a_terminal(rath: Rath, sessions: 
 
 
 GRAPH = """\
-●    77777777  needs_decision  2026-11-01 18:00  run_session_loop  Something else
-●    66666666  completed  2026-11-01 17:00  implicit  Something else
+●    77777777  needs_decision  2026-11-01 18:00  run_session_loop
+●    66666666  completed  2026-11-01 17:00  Something else
 ●    55555555  completed  2026-11-01 16:00  merge
 ├─╮
 │ ●  44444444  failed  2026-11-01 15:00  Team.coder#1  no answer
 ● │  33333333  completed  2026-11-01 14:00  Team.coder#0 fork
 ├─╯
-●    22222222  completed  2026-11-01 13:00  Team.planner#0  Fix the parser
-●    11111111  completed  2026-11-01 12:00  implicit  Fix the parser
+●    22222222  completed  2026-11-01 13:00  Team.planner#0
+●    11111111  completed  2026-11-01 12:00  Fix the parser
 """
 
 
@@ -253,185 +251,97 @@ def test_what_came_from_a_session_too(rath: Rath, family: Family) -> None:
 def test_a_limit_is_reported(rath: Rath, family: Family) -> None:
     result = rath("log -n 2")
     assert len(result.stdout.splitlines()) == 2
-    assert result.stderr == "note: the newest 2 of 7 sessions; -n 0 shows all\n"
+    assert result.stderr == "note: the newest 2 of 7 sessions; --limit 0 lists all\n"
     assert len(rath("log -n 0").stdout.splitlines()) == 7
 
 
-V1 = Path(__file__).parents[1] / "data" / "v1"
-
-
-def total(rath: Rath, *args: str) -> dict[str, Any]:
-    """The sum that a program gets."""
-    result = rath("cost --json", *args, ends=Exit.ANSWERED)
-    made: dict[str, Any] = json.loads(result.stdout)["total"]
-    return made
-
-
-def test_the_costs_of_a_store_by_model(rath: Rath, family: Family) -> None:
-    result = rath("cost")
-    assert result.stdout.splitlines() == [
-        "gpt-5-mini  3 calls  220 tokens  $0.02 + ?",
-        "claude       1 call  110 tokens  $0.00 + ?",
-        "total       4 calls  330 tokens  $0.02 + ?",
-    ]
-    assert result.stderr.splitlines() == [
-        "note: 1 call of 'claude' has no known price",
-        "note: of 1 call of 'gpt-5-mini' nobody said how many tokens they took",
-    ]
-
-
-def test_what_a_damaged_log_may_hold_is_not_counted_in_silence(rath: Rath, family: Family) -> None:
-    damage(family.directory, family.user)
-    result = rath("cost", str(family.plan.session), ends=Exit.DAMAGED)
-    assert result.stdout.splitlines()[-1].startswith("total")
-    assert f"session {family.user.session} is damaged: line" in result.stderr
+def test_json_says_that_it_was_cut_and_how_to_get_all(rath: Rath, family: Family) -> None:
+    assert family.directory.is_dir()
+    for verb in ("ls", "log"):
+        cut = json.loads(rath(verb, "--json", "-n", "3", ends=Exit.ANSWERED).stdout)
+        assert (len(cut["sessions"]), cut["n_found"], cut["is_cut"]) == (3, 7, True)
+        assert cut["hint"] == "the newest 3 of 7 sessions; --limit 0 lists all"
+        whole = json.loads(rath(verb, "--json", ends=Exit.ANSWERED).stdout)
+        assert (len(whole["sessions"]), whole["n_found"], whole["is_cut"]) == (7, 7, False)
+        assert "hint" not in whole
 
 
 @pytest.mark.parametrize(
-    ("by", "names"),
+    ("args", "expected"),
     [
-        (
-            "session",
-            [
-                "22222222  Fix the parser",
-                "77777777  Something else",
-                "33333333  fork",
-                "44444444  run_session_loop",
-            ],
-        ),
-        ("run", ["0ddba11c  Team", "no workflow call"]),
-        ("day", ["2026-11-01"]),
+        (("--state", "failed"), "4"),
+        (("--since", "2026-11-01T16:00"), "765"),
+        (("--until", "2026-11-01T13:00"), "1"),
+        (("55555555", "--state", "failed"), "4"),
+        (("55555555", "--since", "2026-11-01T15:00"), "54"),
     ],
+    ids=" ".join,
 )
-def test_other_groups(rath: Rath, family: Family, by: str, names: list[str]) -> None:
-    told = json.loads(rath("cost --by", by, "--json").stdout)
-    assert [group["name"] for group in told["groups"]] == names
-    assert sum(group["n_calls"] for group in told["groups"]) == told["total"]["n_calls"] == 4
+def test_the_history_is_filtered(
+    rath: Rath, family: Family, args: tuple[str, ...], expected: str
+) -> None:
+    assert family.directory.is_dir()
+    assert ids(rath("log", *args).stdout) == list(expected)
 
 
-def test_what_a_session_came_from_counts_with_it(rath: Rath, family: Family) -> None:
-    counted = total(rath, "55555555")
-    assert (counted["n_calls"], counted["usd"], counted["is_complete"]) == (3, "0.01", False)
-    assert (counted["unpriced"], counted["uncounted"]) == ({"claude": 1}, {"gpt-5-mini": 1})
-
-
-def test_it_counts_as_the_session_itself_does(rath: Rath, sessions: Path) -> None:
-    user = LogMaker().said("go").ended()
-    run = LogMaker(parents=(user.session,), begins_with=(user.part(),))
-    run.begun().answered("a", usd="0.5").answered("b", usd="0.25").ended()
-    save(sessions, user, run)
-    loaded = Session.load(run.session)
-    assert total(rath, str(run.session))["usd"] == str(loaded.cumulative_cost.usd)
-
-
-def test_the_calls_of_one_run(rath: Rath, family: Family) -> None:
-    assert total(rath, "--run", "0ddba11c")["n_calls"] == 3
-
-
-def test_a_call_that_stands_in_two_logs_counts_once(rath: Rath, sessions: Path) -> None:
-    call, run = uuid4(), uuid4()
-    outer = LogMaker(at=DAY).begun(path="A", run=run).answered(None, entry_id=call).ended()
-    inner = LogMaker(at=outer.now())
-    inner.begun(path="A.b", run=run).answered("x", entry_id=call).ended()
-    save(sessions, outer, inner)
-    assert total(rath)["n_calls"] == 1
-    (group,) = json.loads(rath("cost --by session --json").stdout)["groups"]
-    assert group["name"].startswith(str(inner.session)[:8])
-
-
-def test_tokens_without_a_call_are_reported(rath: Rath, sessions: Path) -> None:
-    sessions.mkdir(parents=True)
-    session = "9531c84d-17b6-47a6-b9ad-3e625f957dac"
-    (sessions / f"{session}.jsonl").write_bytes((V1 / "tools.jsonl").read_bytes())
-    result = rath("cost", session)
-    assert result.stdout == "total  0 calls  0 tokens  $0.00 + ?\n"
-    assert "75 tokens came without a call" in result.stderr
-
-
-def test_an_empty_store_costs_nothing(rath: Rath) -> None:
-    result = rath("cost", ends=Exit.ANSWERED, err="")
-    assert result.stdout == "total  0 calls  0 tokens  $0.00\n"
-
-
-def test_a_session_and_a_run_are_one_too_many(rath: Rath, family: Family) -> None:
-    rath("cost 1111 --run 0ddba11c", ends=Exit.MISUSE, out="")
-
-
-def family(*parents: tuple[int, ...]) -> list[SessionSummary]:
-    """Sessions that were begun after one another, each with the numbers of its parents."""
-    store = MemoryStore()
-    for number, made_of in enumerate(parents):
-        ids = tuple(UUID(int=parent) for parent in made_of)
+def save_chat(sessions: Path, n_turns: int) -> None:
+    """A conversation: words of a user and an answer in turn, each a session."""
+    before = LogMaker(ident(1)).said("hi, who are you?").ended()
+    save(sessions, before)
+    for number in range(2, 2 * n_turns + 1):
         at = DAY + timedelta(minutes=number)
-        store.put(LogMaker(UUID(int=number), at=at, parents=ids))
-    with StoreIndex(store) as index:
-        return newest_first(index.summaries())
+        given: dict[str, Any] = {
+            "parents": (before.session,),
+            "begins_with": (before.part(),),
+            "at": at,
+        }
+        if number % 2:
+            given |= {"operator": "input", "kind": LineageKind.OP_INPUT}
+            after = LogMaker(ident(number), **given).said("and now?")
+        else:
+            after = LogMaker(ident(number), **given).begun().answered(f"answer {number}")
+        save(sessions, after.ended())
+        before = after
 
 
-def picture(*parents: tuple[int, ...]) -> list[str]:
-    """The graph, with the number of each session behind its line."""
-    return [
-        before if session is None else f"{before} {session.id.int}"
-        for before, session in draw_graph(family(*parents))
-    ]
+def test_a_conversation_is_one_line(rath: Rath, sessions: Path) -> None:
+    save_chat(sessions, 3)
+    assert rath("ls", ends=Exit.ANSWERED).stdout == (
+        "66666666  completed  2026-11-01 12:06  hi, who are you?  "
+        "(3 turns, 6 rows, 1 call, $0.01)\n"
+    )
+    assert "3 turns  hi, who are you?" in rath("log", ends=Exit.ANSWERED).stdout
+    (chat,) = listed(rath)
+    assert (chat["id"], chat["n_turns"], chat["title"]) == (str(ident(6)), 3, "hi, who are you?")
+    assert len(listed(rath, "--all")) == 6
+    assert ids(rath("ls --all").stdout) == list("123456")
+    assert ids(rath("log --all").stdout) == list("654321")
 
 
-@pytest.mark.parametrize(
-    ("parents", "lines"),
-    [
-        pytest.param(((), (0,), (1,)), "● 2/● 1/● 0", id="a chain"),
-        pytest.param(((), (), ()), "● 2/● 1/● 0", id="strangers"),
-        pytest.param(((), (0,), (0,)), "● 2/│ ● 1/├─╯/● 0", id="a branch"),
-        pytest.param(((), (), (0, 1)), "● 2/├─╮/│ ● 1/● 0", id="a merge"),
-        pytest.param(
-            ((), (0,), (0,), (1, 2)), "● 3/├─╮/│ ● 2/● │ 1/├─╯/● 0", id="a branch and a merge"
-        ),
-        pytest.param(((), (0,), (0,), (0,)), "● 3/│ ● 2/│ │ ● 1/├─┴─╯/● 0", id="many branches"),
-        pytest.param(
-            ((), (0,), (1, 0), (0,)), "● 3/│ ● 2/├─┤/│ ● 1/├─╯/● 0", id="a lane that is there"
-        ),
-        pytest.param(
-            ((), (), (), (1,), (0, 2)), "● 4/├─╮/│ │ ● 3/│ ● │ 2/│   ● 1/● 0", id="lanes cross"
-        ),
-        pytest.param(
-            ((), (0,), (0,), (0, 1)), "● 3/├─╮/│ │ ● 2/│ ● │ 1/├─┴─╯/● 0", id="lanes join"
-        ),
-        pytest.param(((), (), (1, 0), (0,)), "● 3/│ ● 2/├─┤/│ ● 1/● 0", id="a lane to the left"),
-        pytest.param(((7,), (0, 9)), "● 1/● 0", id="unknown parents"),
-    ],
-)
-def test_a_graph_is_drawn(parents: tuple[tuple[int, ...], ...], lines: str) -> None:
-    assert picture(*parents) == lines.split("/")
+def test_words_of_a_user_stand_once_in_a_tree(rath: Rath, family: Family) -> None:
+    assert family.directory.is_dir()
+    for verb in ("ls", "log", "log --graph"):
+        assert rath(verb).stdout.count("Fix the parser") == 1
 
 
-def test_one_that_came_from_itself_is_there_all_the_same() -> None:
-    assert sorted(picture((1,), (0,), (2,))) != []
-    assert {line[-1] for line in picture((1,), (0,), (2,)) if "●" in line} == {"0", "1", "2"}
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=10))
-def test_any_family_can_be_draw_graph(parents: list[list[int]]) -> None:
-    made_of = [tuple(p for p in each if p < number) for number, each in enumerate(parents)]
-    sessions = family(*made_of)
-    lines = list(draw_graph(sessions))
-    assert [session for _, session in lines if session is not None] == sessions
-    assert all(before.count("●") == (session is not None) for before, session in lines)
-    at = {session.id: place for place, session in enumerate(sessions)}
-    assert all(at[p] > at[s.id] for s in sessions for p in s.parents)
-
-
-def test_a_tree_has_each_session_once_however_it_is_made() -> None:
-    sessions = family((), (0,), (0, 1), (1,), (5,), (4,))
-    branches = lineage_of(sessions)
-    assert [session.id.int for _, session in branches] == [0, 1, 3, 2, 5, 4]
-    assert [before for before, _ in branches] == ["", "├─ ", "│  ", "└─ ", "", ""]
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=10))
-def test_any_family_is_a_tree(parents: list[list[int]]) -> None:
-    sessions = family(*map(tuple, parents))
-    told = [session.id for _, session in lineage_of(sessions)]
-    assert sorted(told) == sorted(session.id for session in sessions)
+def test_many_branches_are_one_line(rath: Rath, sessions: Path) -> None:
+    start = LogMaker(ident(1)).said("Find a title").ended()
+    save(sessions, start)
+    for number in range(2, 8):
+        fork = LogMaker(
+            ident(number),
+            at=DAY + timedelta(minutes=number),
+            parents=(start.session,),
+            begins_with=(start.part(),),
+        ).begun(path="Wide.solver", ordinal=number)
+        fork = fork.failed("no answer") if number == 3 else fork.answered("x").ended()
+        save(sessions, fork, is_finished=number != 3)
+    line = "6 branches  5 completed, 1 failed  Wide.solver, the newest 77777777"
+    assert rath("ls").stdout.splitlines()[1] == f"└─ {line}"
+    assert rath("log --graph").stdout.splitlines()[0] == f"●  {line}"
+    assert len(rath("log").stdout.splitlines()) == 7
+    assert len(rath("ls --all").stdout.splitlines()) == 7
+    assert len(listed(rath)) == 7
 
 
 VERBS = ("show", "tail", "verify", "cost", "log", "rm")
@@ -468,7 +378,7 @@ def test_an_ambiguous_beginning_lists_what_begins_so(rath: Rath, sessions: Path,
 def test_an_unknown_session_is_a_problem(rath: Rath, family: Family, verb: str) -> None:
     result = rath(verb, "99999999", ends=Exit.WORLD, out="")
     assert result.stderr == (
-        "error: no session of the store begins with '99999999'; `rath ls` lists them\n"
+        "error: no session of the store begins with '99999999'. `rath ls` lists them\n"
     )
 
 

@@ -47,15 +47,19 @@ def test_calls_are_approved_denied_and_edited_and_the_run_goes_on(
     rath: Rath, stored: Session
 ) -> None:
     ident = str(stored.id)
-    assert rath("approve", ident, "c1", "--by", "ada").exit_code == Exit.ANSWERED
-    assert rath("deny", ident[:8], "c2", "too early").exit_code == Exit.ANSWERED
+    done = rath("approve", ident, "c1", "--by", "ada", ends=Exit.ANSWERED)
+    assert done.stdout.startswith(f"approved c1 of session {ident[:8]} by ada\n  f {{")
+    assert "2 calls still to decide" in done.stdout
+    assert f"rath deny {ident} c2 REASON" in done.stdout
+    done = rath("deny", ident[:8], "c2", "too early", ends=Exit.ANSWERED)
+    assert done.stdout.startswith(f"denied c2 of session {ident[:8]} by ann: too early\n")
     done = rath("edit", ident, "c3", '{"n": 7}', ends=Exit.ANSWERED)
-    assert "nothing waits any more" in done.output
+    assert f"\n  rath resume {ident} MODULE:WORKFLOW\n" in done.stdout
     tool = Noting()
     out = go(["done"], tool, user=Session.load(ident))
     assert sorted(tool.calls) == [1, 7]
     assert results(out)[1][1]["message"].endswith("too early")
-    assert [each.by for each in decisions(out)] == ["ada", getpass.getuser(), getpass.getuser()]
+    assert [each.by for each in decisions(out)] == ["ada", "ann", "ann"]
 
 
 @pytest.mark.parametrize(

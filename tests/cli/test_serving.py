@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE, wait_until
 
 
 def test_a_token_is_shown_once_and_its_limits_are_listed(rath: Rath) -> None:
-    rath("serve token ls", ends=0, out="rath serve token add")
+    rath("serve token ls", ends=0, err="rath serve token add")
     made = rath(
         "serve token add alice --rate 6 --usd-per-day 2.5 --runs 3 --workflow a --approve", ends=0
     )
@@ -28,7 +28,7 @@ def test_a_token_is_shown_once_and_its_limits_are_listed(rath: Rath) -> None:
     assert token.startswith("rath_")
     listed = rath("serve token ls", ends=0, out="name alice, workflows ['a']").stdout
     assert token not in listed
-    (row,) = json.loads(rath("serve token ls --json", ends=0).stdout)
+    (row,) = json.loads(rath("serve token ls --json", ends=0).stdout)["tokens"]
     assert (row["usd_per_day"], row["may_approve"]) == ("2.5", True)
     rath("serve token add alice", ends=2, err="rath serve token rm alice")
     rath("serve token rm alice", ends=0)

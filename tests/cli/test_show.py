@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -172,6 +173,32 @@ def test_json_has_rows_entries_and_what_is_open(rath: Rath, family: Family) -> N
     assert (shown["run"], shown["outcome"]) == (str(RUN), {"is": "Completed"})
     assert shown["error"] is None
     assert json.loads(rath("show --json 44444444").stdout)["error"] == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("2:4", [2, 3]), (":2", [0, 1]), ("18:", [18, 19]), ("-2:", [18, 19]), ("7", [7]),
+        ("-1", [19]), ("99", []), ("5:5", []), ("15:99", [15, 16, 17, 18, 19]),
+    ],
+)  # fmt: skip
+def test_some_rows_are_displayed(
+    rath: Rath, sessions: Path, rows: str, expected: list[int]
+) -> None:
+    log = LogMaker()
+    for number in range(20):
+        log.said(f"word {number}")
+    save(sessions, log.ended())
+    told = json.loads(rath("show --json --rows", rows, str(log.session), ends=0).stdout)
+    assert [row["index"] for row in told["rows"]] == expected
+    shown = rath("show --rows", rows, str(log.session), ends=0).stdout
+    assert re.findall(r"(?m)word (\d+)$", shown) == [str(number) for number in expected]
+    assert "of 20" in shown
+
+
+def test_what_is_no_range_of_rows_is_a_misuse(rath: Rath, family: Family) -> None:
+    assert family.directory.is_dir()
+    rath("show --rows a:b 1111", ends=Exit.MISUSE, err="--rows 'a:b' is no range of rows")
 
 
 def test_an_unknown_kind_of_row_is_displayed_as_it_is(rath: Rath, sessions: Path) -> None:

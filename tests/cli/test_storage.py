@@ -266,3 +266,17 @@ def test_what_the_store_lacks_of_a_session_is_named(
 def test_a_file_that_is_not_there(rath: Rath, tmp_path: Path) -> None:
     result = rath("import", str(tmp_path / "none"))
     assert (result.exit_code, "bundle not found" in result.stderr) == (Exit.WORLD, True)
+
+
+def test_garbage_of_all_planes_is_listed_and_removed_after_a_question(
+    rath: Rath, aged: tuple[LogMaker, LogMaker]
+) -> None:
+    old, new = aged
+    told = rath("gc --older-than 30d --dry-run", ends=Exit.ANSWERED, err="1 item would be removed")
+    assert told.stdout == f"session  {old.session}\n"
+    rath("gc --older-than 30d", input="n\n", ends=Exit.WORLD, err="nothing is removed")
+    assert set(rath("ls").stdout.split()) >= {"11111111", "22222222"}
+    gone = json.loads(rath("gc --older-than 30d --yes --json", ends=Exit.ANSWERED).stdout)
+    assert (gone["sessions"], gone["dry_run"]) == ([str(old.session)], False)
+    assert rath("ls").stdout.startswith(str(new.session)[:8])
+    assert "11111111" not in rath("ls").stdout

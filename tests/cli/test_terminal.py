@@ -37,7 +37,8 @@ from rath.cli.render import (
     size,
     span,
 )
-from rath.cli.terminal import Misuse, complain, duration, note, say, time_of, warn
+from rath.cli.terminal import Misuse, complain, duration, note, paged, say, time_of, warn
+from rath.cli.verbs import SECTIONS
 from tests.cli.conftest import Process, Rath
 from tests.support.api import UNKNOWN_TIME
 from tests.support.store_family import Family
@@ -54,7 +55,28 @@ def test_version(rath: Rath) -> None:
 @pytest.mark.parametrize("args", [(), ("--help",), ("-h",)])
 def test_help_names_every_verb(rath: Rath, args: tuple[str, ...]) -> None:
     result = rath(*args, ends=0)
-    assert all(verb.split()[0] in result.stdout for verb in cli.VERBS)
+    assert all(f"\n  {verb.split()[0]} " in result.stdout for verb in cli.VERBS)
+    assert "<bool>" not in result.stdout
+
+
+def test_every_verb_stands_in_one_section_of_the_help() -> None:
+    names = [name for section in SECTIONS.values() for name in section]
+    assert sorted(names) == sorted({verb.split()[0] for verb in cli.VERBS})
+
+
+def test_an_unknown_option_names_the_nearest(rath: Rath) -> None:
+    rath("ls --jsno", ends=2, out="", err="no option '--jsno'. Did you mean '--json'?")
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [("show 11111112", "11111111"), ("ls --state faild", "failed"), ("shwo", "show")],
+)
+def test_a_typing_error_names_the_nearest(
+    rath: Rath, family: Family, words: str, near: str
+) -> None:
+    assert family.directory.is_dir()
+    assert f"Did you mean '{near}'?" in rath(words, out="").stderr
 
 
 def test_an_unknown_verb_is_a_misuse_that_names_the_nearest(rath: Rath) -> None:
@@ -92,7 +114,9 @@ def test_the_script_of_the_package_is_main() -> None:
 def test_every_verb_and_option_stands_in_the_reference(rath: Rath) -> None:
     page = (ROOT / "docs" / "source" / "reference" / "cli.md").read_text("utf-8")
     helps = [rath("config", name, "--help").stdout for name in VERBS_OF_CONFIG]
-    options = {option for text in helps for option in re.findall(r"(?<=│ )--[\w-]+", text)}
+    options = {
+        option for text in helps for option in re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", text)
+    }
     assert {"--yes", "--force", "--json", "--project"} <= options
     assert {name for name in VERBS_OF_CONFIG if f"## rath config {name}\n" not in page} == set()
     assert {option for option in options - {"--help"} if f"`{option}`" not in page} == set()
@@ -340,7 +364,9 @@ def test_lines_fit_into_a_narrow_terminal(
     rath: Rath, family: Family, monkeypatch: pytest.MonkeyPatch, words: str, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = rath(words, ends=0, out="$0.02 + ?" if "cost" in words else ()).stdout.splitlines()
+    lines = rath(
+        words, ends=0, out="$0.02 + unpriced" if "cost" in words else ()
+    ).stdout.splitlines()
     # Ids and paths are whole, so that they can be copied.
     cut = [line for line in lines if not line.startswith(("session", "log"))]
     assert max(map(cell_len, cut)) <= columns
@@ -349,3 +375,70 @@ def test_lines_fit_into_a_narrow_terminal(
 def test_control_characters_of_any_cell_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
     say_table([["\x1b]0;a\x07", Text("\x9b31m\u202eb", "red")]], ["", ""])
     assert capsys.readouterr().out == "\\x1b]0;a\\x07  \\x9b31m\\u202eb\n"
+
+
+class Terminal(StringIO):
+    """A stdout that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def paged_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a pager has shown, on a terminal of ten lines."""
+    shown = tmp_path / "paged.txt"
+    pager = tmp_path / "pager"
+    pager.write_text(f"#!/bin/sh\ncat > {shown}\n", "utf-8")
+    pager.chmod(0o755)
+    monkeypatch.setenv("PAGER", str(pager))
+    monkeypatch.setenv("LINES", "10")
+    monkeypatch.setenv("COLUMNS", "80")
+    return shown
+
+
+def said(n_lines: int, stdout: StringIO, *, is_off: bool = False) -> str:
+    """What stands on stdout after so many lines were said for a pager."""
+    with redirect_stdout(stdout), paged(is_off=is_off):
+        for number in range(n_lines):
+            say(f"line {number}")
+    return stdout.getvalue()
+
+
+def test_what_is_longer_than_the_screen_goes_to_the_pager(paged_text: Path) -> None:
+    assert said(10, Terminal()) == ""
+    assert paged_text.read_text("utf-8").splitlines()[9] == "line 9"
+
+
+def test_what_fits_on_the_screen_needs_no_pager(paged_text: Path) -> None:
+    assert said(9, Terminal()).count("\n") == 9
+    assert not paged_text.exists()
+
+
+@pytest.mark.parametrize("pager", ["", "cat", "no-such-program-as-this", None])
+def test_the_pager_can_be_turned_off(
+    paged_text: Path, monkeypatch: pytest.MonkeyPatch, pager: str | None
+) -> None:
+    if pager is not None:
+        monkeypatch.setenv("PAGER", pager)
+    assert said(30, Terminal(), is_off=pager is None).count("\n") == 30
+    assert not paged_text.exists()
+
+
+def test_a_pipe_has_no_pager(paged_text: Path) -> None:
+    assert said(30, StringIO()).count("\n") == 30
+    assert not paged_text.exists()
+
+
+def say_and_fail() -> None:
+    with paged():
+        say("before")
+        raise Misuse("wrong")
+
+
+def test_what_was_said_before_an_error_is_shown(paged_text: Path) -> None:
+    terminal = Terminal()
+    with redirect_stdout(terminal), pytest.raises(Misuse):
+        say_and_fail()
+    assert terminal.getvalue() == "before\n"
+    assert not paged_text.exists()

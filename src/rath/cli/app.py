@@ -13,8 +13,10 @@ import contextlib
 import importlib
 import io
 import os
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, cast, get_args, get_origin, get_type_hints
 
 import typer
@@ -23,168 +25,17 @@ from typer.core import TyperCommand, TyperGroup
 
 import rath
 from rath._core.text import did_you_mean
-from rath.cli.terminal import CommandError, Exit, Misuse, complain, show_help
+from rath.cli.terminal import CommandError, Exit, Misuse, complain, heading, show_help
+from rath.cli.verbs import GROUPS, SECTIONS, VERBS
 from rath.errors import RathError, SessionDamaged
 
 __all__ = ["VERBS", "app", "main"]
 
-VERBS = {
-    "answer": "decisions:answer_question",
-    "approve": "decisions:approve_call",
-    "blame": "compare:blame_text",
-    "config init": "config_init:init",
-    "config set": "config:set_value",
-    "config unset": "config:unset",
-    "config trust": "config:trust",
-    "config list": "config:list_values",
-    "config get": "config:get",
-    "config path": "config:path",
-    "cost": "listing:cost",
-    "deny": "decisions:deny_call",
-    "diff": "compare:diff_sessions",
-    "doctor": "doctor:doctor",
-    "edit": "decisions:edit_call",
-    "eval": "evaluate:run_evaluation",
-    "explain": "explain:explain",
-    "export": "storage:export_session",
-    "fork": "storage:fork_session",
-    "import": "storage:import_sessions",
-    "jobs ls": "jobs:list_jobs",
-    "jobs show": "jobs:show_job",
-    "jobs tail": "jobs:tail_job",
-    "jobs retry": "jobs:retry_items",
-    "jobs cancel": "jobs:cancel_job",
-    "log": "listing:log",
-    "ls": "listing:ls",
-    "mcp ls": "mcp:list_servers",
-    "mcp test": "mcp:try_server",
-    "mcp call": "mcp:call_tool",
-    "mcp trust": "mcp:trust",
-    "mcp serve": "runs:serve",
-    "memory add": "memory:add",
-    "memory forget": "memory:forget",
-    "memory rebuild": "memory:rebuild",
-    "memory ls": "memory:list_notes",
-    "memory find": "memory:find_notes",
-    "memory show": "memory:show_note",
-    "profile": "profile:profile",
-    "prune": "storage:prune",
-    "replay": "runs:replay_session",
-    "resume": "runs:resume_session",
-    "rm": "storage:rm",
-    "serve MODULE:WORKFLOW": "serving:serve_workflow",
-    "serve token add": "serving:add_token",
-    "serve token ls": "serving:list_tokens",
-    "serve token rm": "serving:remove_token",
-    "show": "show:show",
-    "tail": "show:tail",
-    "verify": "storage:verify_sessions",
-    "view": "view:view",
-    "worker": "worker:run_worker",
-}
-"""Name of a verb, with that of its group, to the module of this package and its function."""
+_LEAST_HELP, _MOST_HELP = 40, 100
+"""Columns of the help."""
 
-GROUPS = {
-    "config": "See and change the configuration.",
-    "jobs": "See and steer workflows that run over many items.",
-    "mcp": "See, try and trust the tool servers of the config.",
-    "serve": "Serve a workflow to clients of OpenAI, A2A and MCP: rath serve MODULE:WORKFLOW.",
-    "serve token": "Make, list and remove the tokens of clients.",
-    "memory": "See and change what is remembered.",
-}
-"""Help of the groups of verbs."""
-
-SUMMARIES = {
-    "answer": "Answer what a tool has asked; it goes on with that when the run does.",
-    "approve": "Allow a tool call that waits for it; it is made when the run goes on.",
-    "blame": "Tell where a text first appeared, who made it, and what the model had read by then.",
-    "config init": "Set up a model: who serves it, its name and its key.",
-    "config set": "Set one value. Keys for models go to credentials.json, which only you can read.",
-    "config unset": (
-        "Take away one value, or a whole entry such as llm.providers.main with its key."
-    ),
-    "config trust": (
-        "Allow the endpoints, commands, stores and sandboxes that the project's config names."
-    ),
-    "config list": (
-        "Show every value that counts here: of the environment, the project and yourself."
-    ),
-    "config get": "Show one value as it counts here, or all values of a table; secrets are hidden.",
-    "config path": (
-        "Show the config files in the order in which they count, and which one is written to."
-    ),
-    "cost": "Tell how many calls were made, how many tokens they took, and what they cost.",
-    "deny": "Have a tool call that waits for an approval not made; the model reads that, and why.",
-    "diff": "Compare two sessions: rows from where they part, files, and what each of them took.",
-    "doctor": (
-        "Check configuration, keys, packages, sandboxes and files; with --live also the models."
-    ),
-    "edit": "Allow a tool call with other arguments; the model reads which.",
-    "eval": "Evaluate a workflow on a dataset, and compare it with an earlier evaluation.",
-    "explain": (
-        "Answer the five questions of a session: all of them in brief, or one of them in full."
-    ),
-    "export": "Write a session to one file, with all that it came from and what its logs name.",
-    "fork": (
-        "Store a child of a session, with all of its rows or with the first ones, and say its id."
-    ),
-    "import": (
-        "Put the sessions of a file into a store; prints the ids of those that were exported."
-    ),
-    "jobs ls": "List jobs, the newest first: how many of their items are done, and what they took.",
-    "jobs show": "Show what came of a job: counts, costs, and each item that failed or waits.",
-    "jobs tail": "Show the items of a job as they end, until the job does.",
-    "jobs retry": "Start the items of a job again that failed; what was answered is not repeated.",
-    "jobs cancel": "Ask the driver of a job, wherever it runs, to end it; a later start goes on.",
-    "log": "Show sessions by time, the newest first, each after all that was made from it.",
-    "ls": "List sessions, the newest first, each below what it was made from.",
-    "mcp ls": (
-        "List the tool servers of the config: where each is, who named it, and if you trust it."
-    ),
-    "mcp test": "Start or contact a server, and say what works and how long it took.",
-    "mcp call": "Call a tool of a server, and show what it answers.",
-    "mcp trust": "Allow a server that a project names, after showing what is started or contacted.",
-    "mcp serve": "Serve a workflow as a tool, over stdio or HTTP, until it is ended.",
-    "memory add": "Remember a note; the same words in the same category are one note.",
-    "memory forget": (
-        "Remove notes, or all that came from a session, so that nothing of them is left."
-    ),
-    "memory rebuild": (
-        "Build the index of a local store again from its files, and tell what was wrong in it."
-    ),
-    "memory ls": "List notes and directories: the whole store, or what is below a URI.",
-    "memory find": (
-        "Find the notes that an agent would be reminded of, the closest first, with their scores."
-    ),
-    "memory show": "Show a note, and beside it where it comes from and when it expires.",
-    "profile": ("Show by module path where time, tokens and money of a session or a job went."),
-    "prune": (
-        "Move sessions to the trash that were last written long ago, and remove what lay there."
-    ),
-    "replay": (
-        "Replay a session from its record alone, without a network; with --at go on from a "
-        "row, live."
-    ),
-    "resume": "Go on with a run under the same id and in the same log.",
-    "rm": "Move sessions to the trash. What was made from them loads as before.",
-    "serve MODULE:WORKFLOW": (
-        "Serve a workflow to clients of OpenAI, A2A and MCP over HTTP, until it is ended."
-    ),
-    "serve token add": "Make a token for a client, with its limits, and show it once.",
-    "serve token ls": "List who has a token, since when, and with which limits.",
-    "serve token rm": "Remove the token of a client; servers refuse it from the next request on.",
-    "show": "Show a session: where it comes from, its rows, and how each came about.",
-    "tail": (
-        "Show the last rows of a session; with -f also each new one, and words as they are "
-        "streamed."
-    ),
-    "verify": "Check a session and all that it came from: checksums, parents, counts and contents.",
-    "view": "Show a session, and all that it came from, on one page that needs no network.",
-    "worker": (
-        "Carry out the items of jobs from a queue in PostgreSQL, many at once, until it is ended."
-    ),
-}
-"""Beginning of the help of each verb, for the lists of them; to import all of them takes long."""
+_WORDS: tuple[tuple[type, str], ...] = ((int, "N"), (float, "SECONDS"), (Path, "FILE"))
+"""What stands for a value of a type in the help; else it is TEXT."""
 
 
 def _list_jobs(ctx: typer.Context) -> None:
@@ -234,7 +85,29 @@ def _convert_if_needed(parameter: Any, annotation: object) -> None:
 
 
 class _Options:
-    """Options of a command that are converted only if they have to be."""
+    """Options of a command that are converted only if they have to be, and its help as text."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, without rich: to import it takes longer than most verbs do."""
+        command: Any = self
+        parameters = [each for each in command.get_params(ctx) if not each.hidden]
+        arguments = [each for each in parameters if each.param_type_name == "argument"]
+        formatter.width = max(_LEAST_HELP, min(_MOST_HELP, shutil.get_terminal_size().columns))
+        pieces = [str(each.metavar) for each in arguments]
+        if hasattr(command, "list_commands"):
+            pieces.append("VERB ...")
+        formatter.write_usage(ctx.command_path, " ".join(["[OPTIONS]", *pieces]))
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(command.help or "")
+        self.write_verbs(ctx, formatter)
+        described = [(str(each.metavar), each.help) for each in arguments if each.help]
+        options = [_option_help(each) for each in parameters if each not in arguments]
+        _write_section(formatter, "Arguments", described)
+        _write_section(formatter, "Options", options)
+
+    def write_verbs(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs of a group, none for a verb."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options, also that of the help."""
@@ -243,8 +116,40 @@ class _Options:
         hints = get_type_hints(cast("Any", self).callback)
         for parameter in parameters:
             if "process_value" not in vars(parameter):
-                _convert_if_needed(parameter, hints.get(parameter.name))
+                hint = hints.get(parameter.name)
+                _convert_if_needed(parameter, hint)
+                parameter.metavar = parameter.metavar or _word_for(hint)
         return parameters
+
+
+def _word_for(hint: object) -> str:
+    """Return what stands for a value of a type in the help."""
+    if get_origin(hint) is Literal:
+        return "|".join(map(str, get_args(hint)))
+    inside = get_args(hint) or (hint,)
+    return next((word for kind, word in _WORDS if kind in inside), "TEXT")
+
+
+def _option_help(option: Any) -> tuple[str, str]:
+    """Return the names of an option with its value, and what it is for."""
+    names = ", ".join(sorted(option.opts, key=len))
+    if option.secondary_opts:
+        names += f" / {', '.join(option.secondary_opts)}"
+    text = option.help or ""
+    if option.is_flag:
+        return names, text
+    default = option.default
+    if option.show_default is not False and default not in (None, "", (), []):
+        text += f" [default: {default}]"
+    return f"{names} {option.metavar}", text
+
+
+def _write_section(formatter: Any, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    if rows:
+        formatter.write_paragraph()
+        formatter.write(f"{heading(title)}\n")
+        with formatter.indentation():
+            formatter.write_dl(rows, col_max=26)
 
 
 class _Verb(_Options, TyperCommand):
@@ -260,15 +165,20 @@ class _Verbs(_Options, TyperGroup):
     def _prefix(self) -> str:
         return f"{self.group} " if self.group else ""
 
-    _is_listing = False
+    def write_verbs(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs with their summaries, those of the command itself by section."""
+        known = dict(self.summaries(ctx))
+        sections = {"Verbs": [*known]} if self.group else SECTIONS
+        for title, names in sections.items():
+            _write_section(formatter, title, [(name, known[name]) for name in names])
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the group, with the summaries of its verbs."""
-        self._is_listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._is_listing = False
+    def summaries(self, ctx: Any) -> list[tuple[str, str]]:
+        """Return the names of the verbs with their summaries."""
+        full = {name: f"{self._prefix()}{name}" for name in self.list_commands(ctx)}
+        return [
+            (name, GROUPS[each] if each in GROUPS else VERBS[each].summary)
+            for name, each in full.items()
+        ]
 
     def list_commands(self, ctx: Any) -> list[str]:
         prefix = self._prefix()
@@ -294,9 +204,7 @@ class _Verbs(_Options, TyperGroup):
             if self._prefix():
                 ctx.fail(f"No such command {cmd_name!r}.{near}")
             raise Misuse(f"no verb {cmd_name!r}.{near} Known: {', '.join(known)}")
-        if self._is_listing:
-            return TyperCommand(cmd_name, help=SUMMARIES[name])
-        module, _, function = VERBS[name].partition(":")
+        module, _, function = VERBS[name].target.partition(":")
         verb = typer.Typer(add_completion=False)
         verb.command(cmd_name, cls=_Verb)(
             getattr(importlib.import_module(f"rath.cli.{module}"), function)
@@ -316,6 +224,10 @@ class _CommandLine(_Verbs):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
+        if os.environ.get("_RATH_COMPLETE"):
+            completion: Any = importlib.import_module("rath.cli.completion")
+            completion.write_candidates(self, sys.argv[1:] if args is None else args)
+            sys.exit()
         try:
             # The name is always the same: `python -m rath` would make one of its own.
             code: object = super().main(
@@ -335,7 +247,12 @@ class _CommandLine(_Verbs):
             code = Exit.WORLD
         except _COMPLAINTS as exc:
             complaint = cast("_Complaint", exc)
-            complain(complaint.format_message())
+            option = getattr(exc, "option_name", None)
+            if getattr(exc, "possibilities", None) is not None and option:
+                near = did_you_mean(option, getattr(exc, "possibilities", ()))
+                complain(f"no option {option!r}.{near}")
+            else:
+                complain(complaint.format_message())
             if complaint.ctx is not None:
                 typer.echo(f"See: {complaint.ctx.command_path} --help", err=True)
             code = complaint.exit_code
@@ -364,7 +281,7 @@ def rath_command(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Agents over sessions: see and change how they are set up."""
+    """Run, inspect and resume agents, whose sessions are the record of what they did."""
     show_help(ctx)
 
 

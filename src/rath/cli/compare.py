@@ -10,9 +10,9 @@ import typer
 
 from rath._core.text import short_id
 from rath.cli.explain import effect_text, require_evidence
-from rath.cli.render import count_of, head, item, line, outline_room, say_lines, say_table
+from rath.cli.render import UNPRICED, count_of, head, item, line, outline_room, say_lines, say_table
 from rath.cli.stores import SessionText, StoreUrl, load_sessions
-from rath.cli.terminal import AsJson, CommandError, misuse_on, note, say_json
+from rath.cli.terminal import AsJson, CommandError, NoPager, misuse_on, note, paged, say_json
 from rath.session import ChunkRow
 from rath.session.questions import Appearance, Comparison, blame, compare
 from rath.session.questions.comparison import preview
@@ -40,7 +40,7 @@ def blame_text(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell where a text first appeared, who made it, and what the model had read by then.
+    """Find where a text first appeared, who wrote it, and from what.
 
     Blanks do not count. The exit status is 1 where the text stands nowhere, and 3 where evidence
     is missing.
@@ -123,15 +123,21 @@ def _about(each: Appearance) -> Iterator[str]:
 def diff_sessions(
     left: Annotated[str, typer.Argument(metavar="A", help="A session, as `rath ls` shows it.")],
     right: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    no_pager: NoPager = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two sessions: rows from where they part, files, and what each of them took."""
+    """Compare two sessions: rows, files, calls, tokens and cost."""
     with load_sessions(left, right, store=store) as (one, other):
         found = compare(one, other)
     if as_json:
         say_json(encode_answer(found))
         return
+    with paged(is_off=no_pager):
+        _show_comparison(found)
+
+
+def _show_comparison(found: Comparison) -> None:
     head(f"{short_id(found.left)} and {short_id(found.right)}")
     item(f"{count_of(found.n_common, 'row')} in common")
     for pair in found.rows:
@@ -171,6 +177,6 @@ def _show_counts(found: Comparison) -> None:
     for name in names:
         label = name.replace("_", " ")
         if name == names[-1] and not (left.is_priced and right.is_priced):
-            label = "usd, as far as known"
+            label = f"usd, with {UNPRICED} calls"
         rows.append([label, str(getattr(left, name)), str(getattr(right, name))])
     say_table(rows, ["dim", "", ""])

@@ -13,6 +13,7 @@ import typer
 
 from rath._core.text import did_you_mean
 from rath.cli import terminal
+from rath.cli.lists import Limit, TextFilter, page_of, say_page
 from rath.cli.mcp import entry_lines, mask
 from rath.cli.render import count_of, say_table
 from rath.cli.settings import (
@@ -48,19 +49,26 @@ _ENTRY_DEPTH = 3
 """Parts of the key of a named entry, as in `llm.providers.main`."""
 
 
-def list_values(show_origin: ShowOrigin = False, as_json: terminal.AsJson = False) -> None:
-    """Show every value that counts here: of the environment, the project and yourself.
+def list_values(
+    show_origin: ShowOrigin = False,
+    text: TextFilter = None,
+    limit: Limit = 0,
+    as_json: terminal.AsJson = False,
+) -> None:
+    """List the values in effect: of the environment, the project and yourself.
 
     Secrets are hidden. What nobody sets is not listed.
     """
     settings = read_settings()
-    if as_json:
-        ignored = [_guarded_json(entry) for entry in settings.untrusted]
-        terminal.say_json({"settings": settings.values, "untrusted": ignored})
-    elif settings.values:
-        _say_all(settings.values, show_origin)
-    elif not settings.problems:
-        terminal.say("Nothing is set. Set up a model with: rath config init")
+    nothing = "nothing is set; set up a model with: rath config init"
+    say_page(
+        page_of(settings.values, "value", text=text, limit=limit),
+        "settings",
+        lambda shown: _say_all(shown, show_origin),
+        as_json=as_json,
+        empty="" if settings.problems else "no value fits" if settings.values else nothing,
+        facts={"untrusted": [_guarded_json(entry) for entry in settings.untrusted]},
+    )
     if not as_json:
         _note_untrusted(settings.untrusted)
     _fail_on_problems(settings)
@@ -71,7 +79,7 @@ def get(
     show_origin: ShowOrigin = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Show one value as it counts here, or all values of a table; secrets are hidden."""
+    """Show a value in effect, or all of a table; secrets are redacted."""
     settings = read_settings()
     parts = _parse_key(key)
     wanted = format_key(parts)
@@ -94,7 +102,7 @@ def get(
 
 
 def path(as_json: terminal.AsJson = False) -> None:
-    """Show the config files in the order in which they count, and which one is written to."""
+    """List the config files by precedence, and which one is written to."""
     places = all_places()
     if as_json:
         terminal.say_json({"files": places})
@@ -136,7 +144,7 @@ def set_value(
         bool, typer.Option("--force", help="Also a key or a kind that rath does not know.")
     ] = False,
 ) -> None:
-    """Set one value. Keys for models go to credentials.json, which only you can read."""
+    """Set a value; keys of models go to credentials.json, for you alone."""
     parts = _parse_key(key)
     if not force and not keys.is_known(parts):
         raise terminal.Misuse(
@@ -166,7 +174,7 @@ def unset(
     key: Key,
     for_project: ForProject = None,
 ) -> None:
-    """Take away one value, or a whole entry such as llm.providers.main with its key."""
+    """Remove a value, or an entry such as llm.providers.main with its key."""
     parts = _parse_key(key)
     if keys.is_known(parts) and keys.is_table(parts) and len(parts) < _ENTRY_DEPTH:
         raise terminal.Misuse(f"{key} holds many values; name one of them, or an entry in it")
@@ -310,7 +318,7 @@ def trust(
         typer.Option("--json", help="Write JSON, for programs; without --yes nothing is changed."),
     ] = False,
 ) -> None:
-    """Allow the endpoints, commands, stores and sandboxes that the project's config names.
+    """Trust the endpoints, commands and stores that a project's config names.
 
     They are shown first. A changed entry asks anew.
     """

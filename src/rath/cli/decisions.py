@@ -6,13 +6,15 @@ import json
 import shlex
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import typer
 
-from rath.cli.render import head, item
+from rath._core.dataclasses import dataclass
+from rath._core.text import short_id
+from rath.cli.render import count_of, head, item, one_line
 from rath.cli.stores import SessionText, StoreUrl, load_sessions
-from rath.cli.terminal import AsJson, Misuse, misuse_on, say_json
+from rath.cli.terminal import AsJson, Misuse, login_name, misuse_on, say, say_json
 from rath.session import Session
 from rath.session.chunk import readable_json
 from rath.session.log.index.database import OUTCOME_STATES
@@ -20,6 +22,7 @@ from rath.session.open_calls import OpenCall, WaitsFor
 from rath.session.outcome import Outcome, Suspended
 from rath.session.run.stored_programs import waiting_sessions
 
+Verb: TypeAlias = Literal["approved", "denied", "edited", "answered"]
 CallText = Annotated[
     str, typer.Argument(metavar="CALL", help="The id of the call; `rath show` tells it.")
 ]
@@ -27,7 +30,14 @@ PlaceOption = Annotated[
     int | None,
     typer.Option("--index", help="Which call of its turn, from 0, where several have one id."),
 ]
-ByOption = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides.")]
+ByOption = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        metavar="NAME",
+        help="Person or program that decides, for the record; by default your login name.",
+    ),
+]
 
 
 def approve_call(
@@ -38,9 +48,9 @@ def approve_call(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Allow a tool call that waits for it; it is made when the run goes on."""
-    with _waiting_call(session, (call, index), "approval", store, as_json=as_json) as (found, each):
-        found.approve(each, **_who(by))
+    """Approve a tool call that waits; it is made when the run is resumed."""
+    with _decision("approved", session, (call, index), store, by, as_json=as_json) as made:
+        made.session.approve(made.call, by=made.by)
 
 
 def deny_call(
@@ -52,9 +62,10 @@ def deny_call(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a tool call that waits for an approval not made; the model reads that, and why."""
-    with _waiting_call(session, (call, index), "approval", store, as_json=as_json) as (found, each):
-        found.deny(each, reason, **_who(by))
+    """Deny a tool call that waits; the model reads that, and the reason."""
+    with _decision("denied", session, (call, index), store, by, as_json=as_json) as made:
+        made.session.deny(made.call, reason, by=made.by)
+        made.more = reason
 
 
 def edit_call(
@@ -66,12 +77,13 @@ def edit_call(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Allow a tool call with other arguments; the model reads which."""
+    """Approve a tool call with other arguments; the model reads which."""
     new = _parse_json(arguments)
     if not isinstance(new, dict):
         raise Misuse(f"ARGUMENTS must be a JSON object, not {arguments:.80}")
-    with _waiting_call(session, (call, index), "approval", store, as_json=as_json) as (found, each):
-        found.edit(each, cast("dict[str, Any]", new), **_who(by))
+    with _decision("edited", session, (call, index), store, by, as_json=as_json) as made:
+        made.session.edit(made.call, cast("dict[str, Any]", new), by=made.by)
+        made.more = f"approved with {readable_json(arguments)}"
 
 
 def answer_question(
@@ -84,13 +96,14 @@ def answer_question(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer what a tool has asked; it goes on with that when the run does.
+    """Answer a question that a tool has asked; the run can be resumed then.
 
     The answer is JSON, `"red"`, `3` or `{"a": 1}`; with --text it is the text as it stands.
     """
     answer = value if is_text else _parse_json(value, "; for a text give --text")
-    with _waiting_call(session, (call, index), "input", store, as_json=as_json) as (found, each):
-        found.answer(answer, each, **_who(by))
+    with _decision("answered", session, (call, index), store, by, as_json=as_json) as made:
+        made.session.answer(answer, made.call, by=made.by)
+        made.more = readable_json(json.dumps(answer, ensure_ascii=False))
 
 
 def _parse_json(text: str, hint: str = "") -> Any:
@@ -100,37 +113,55 @@ def _parse_json(text: str, hint: str = "") -> Any:
         raise Misuse(f"{text:.80} is no JSON: {exc}{hint}") from exc
 
 
+@dataclass(slots=True)
+class _Made:
+    """A decision about a call of a stored session."""
+
+    session: Session
+    call: OpenCall
+    by: str
+    more: str = ""
+    """A reason, new arguments or an answer, for the report."""
+
+
 @contextmanager
-def _waiting_call(
+def _decision(
+    verb: Verb,
     text: str,
     place: tuple[str, int | None],
-    waits_for: WaitsFor,
     store: str | None,
+    by: str | None,
     *,
     as_json: bool,
-) -> Generator[tuple[Session, OpenCall]]:
-    """Find a call of a stored session, have it replied to, and show what still waits.
+) -> Generator[_Made]:
+    """Find the call to decide about, have that done, and report it with what comes next.
 
     Raises:
         Misuse: No such call waits for that, or several do; or it takes no such reply.
     """
+    waits_for: WaitsFor = "input" if verb == "answered" else "approval"
     with load_sessions(text, store=store) as (named,):
         found, call = _find_call(waiting_sessions(named) or (named,), *place, waits_for)
+        made = _Made(found, call, by or login_name())
         with misuse_on(ValueError, TypeError):
-            yield found, call
+            yield made
         waiting = waiting_sessions(named)
-        outcome = outcome_json(found.outcome)
         if as_json:
-            facts = {"session": found.id, "call": call.call.id, **outcome}
-            say_json({**facts, "waiting": waiting_calls(waiting)})
+            facts = {"session": found.id, "call": call.call.id, "decision": verb, "by": made.by}
+            say_json({**facts, **outcome_json(found.outcome), "waiting": waiting_calls(waiting)})
             return
-        head(f"{found.id}: {outcome['state']}")
-        if not sum(say_waiting(session) for session in waiting):
-            item("nothing waits any more; the run goes on with `rath resume`, or agent(session)")
-
-
-def _who(by: str | None) -> dict[str, str]:
-    return {} if by is None else {"by": by}
+        more = f": {one_line(made.more)}" if made.more else ""
+        head(f"{verb} {call.call.id} of session {short_id(found.id)} by {made.by}{more}")
+        item(f"{call.call.name} {readable_json(call.call.arguments)}")
+        n_waiting = sum(each.waits for session in waiting for each in session.open_calls)
+        if n_waiting:
+            head(f"{count_of(n_waiting, 'call')} still to decide")
+            for session in waiting:
+                _say_waiting(session, store)
+            return
+        head("nothing waits any more; to resume the run:")
+        say(f"  rath resume {_store_option(store)}{named.id} MODULE:WORKFLOW")
+        item("or in a program: agent(session), workflow.resume(session)")
 
 
 def _find_call(
@@ -166,14 +197,17 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     return {"state": state, "waits": isinstance(outcome, Suspended)}
 
 
-def say_waiting(session: Session) -> int:
-    """Show the calls of a session that wait, with the commands to reply, and count them."""
-    waiting = [each for each in session.open_calls if each.waits]
-    for each in waiting:
-        item(waiting_text(each))
-        for command in reply_commands(session, each):
-            item(command, depth=2)
-    return len(waiting)
+def _say_waiting(session: Session, store: str | None) -> None:
+    """Show the calls of a session that wait, with the commands to reply."""
+    for each in session.open_calls:
+        if each.waits:
+            item(waiting_text(each))
+            for command in reply_commands(session, each, store):
+                say(f"    {command}")
+
+
+def _store_option(store: str | None) -> str:
+    return "" if store is None else f"--store {shlex.quote(store)} "
 
 
 def waiting_calls(sessions: Sequence[Session]) -> list[dict[str, Any]]:
@@ -214,10 +248,11 @@ def waiting_text(call: OpenCall) -> str:
             return f"{call.call.id} waits for a decision: {text}"
 
 
-def reply_commands(session: Session, call: OpenCall) -> Iterator[str]:
+def reply_commands(session: Session, call: OpenCall, store: str | None = None) -> Iterator[str]:
     """Yield the commands that decide about a waiting call, or answer it."""
+    shown = _store_option(store)
     # An id may begin like an option: models choose them.
-    place = f"-- {session.id}" if call.call.id.startswith("-") else str(session.id)
+    place = shown + (f"-- {session.id}" if call.call.id.startswith("-") else str(session.id))
     place += f" {shlex.quote(call.call.id)}"
     match call.waits_for:
         case "approval":
@@ -228,4 +263,4 @@ def reply_commands(session: Session, call: OpenCall) -> Iterator[str]:
             yield f"rath answer {place} VALUE"
         case _:
             decided = shlex.quote(f"{call.call.id}=CHOICE")
-            yield f"rath resume {session.id} MODULE:WORKFLOW --decide {decided}"
+            yield f"rath resume {shown}{session.id} MODULE:WORKFLOW --decide {decided}"

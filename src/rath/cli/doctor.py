@@ -40,7 +40,9 @@ def doctor(
     providers: Annotated[
         list[str] | None,
         typer.Option(
-            "--provider", help="Ask only this one: a name of the config, or a kind. Repeatable."
+            "--provider",
+            metavar="PROVIDER",
+            help="Ask only this one: a name of the config, or a kind. Repeatable.",
         ),
     ] = None,
     timeout: Annotated[
@@ -51,7 +53,7 @@ def doctor(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check configuration, keys, packages, sandboxes and files; with --live also the models.
+    """Check configuration, keys, packages, sandboxes and files; --live also asks the models.
 
     Without --live nothing is sent, no model is loaded and nothing is changed. The exit status is 1
     where there is a problem.

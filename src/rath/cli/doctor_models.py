@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
 from rath._installation import extra_command, install_command, needed_of
-from rath.cli.render import CheckFinding, Level
+from rath.cli.render import UNPRICED, CheckFinding, Level
 from rath.cli.settings import endpoint_problem
 from rath.cli.terminal import CommandError, Misuse, note
 from rath.config.env import env_value
@@ -395,7 +395,7 @@ def _report(found: Callable[..., CheckFinding], report: ProbeReport) -> Iterator
         yield found(subject, level, f"{step.text}{took}", details=details)
     usage, cost = report.usage, report.cost_usd
     if usage is not None:
-        price = "" if report.provider_kind == _LOCAL else ", and no price is known"
+        price = "" if report.provider_kind == _LOCAL else f", {UNPRICED}"
         text = f"{usage.total_tokens} tokens" + (price if cost is None else f", ${cost:.6f}")
         details = {
             "total_tokens": usage.total_tokens,

@@ -29,7 +29,7 @@ def run_evaluation(
         ),
     ] = None,
     job: Annotated[
-        str | None, typer.Option("--job", metavar="NAME", help="Name of the evaluation.")
+        str | None, typer.Option("--job", metavar="JOB", help="Name of the evaluation.")
     ] = None,
     baseline: Annotated[
         str | None,
@@ -62,7 +62,7 @@ def run_evaluation(
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a workflow on a dataset, and compare it with an earlier evaluation.
+    """Evaluate a workflow on a dataset, and compare with an earlier result.
 
     The exit status is 1 where a gate does not hold.
     """

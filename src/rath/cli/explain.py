@@ -13,9 +13,9 @@ import typer
 from rath._core.text import one_line_preview, short_id
 from rath.backend.abc import SandboxIdentity
 from rath.backend.effects import FileEffect
-from rath.cli.render import count_of, head, item, outline_room
+from rath.cli.render import UNPRICED, count_of, head, item, outline_room
 from rath.cli.stores import SessionText, StoreUrl, load_sessions
-from rath.cli.terminal import AsJson, EvidenceMissing, misuse_on, say, say_json
+from rath.cli.terminal import AsJson, EvidenceMissing, NoPager, misuse_on, paged, say, say_json
 from rath.llm.evidence import CallEvidence
 from rath.session import questions
 from rath.session.body import CostSum
@@ -54,16 +54,17 @@ def explain(
         int | None,
         typer.Option("--turn", metavar="N", help="Only this answer of a model, and its tools."),
     ] = None,
+    no_pager: NoPager = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer the five questions of a session: all of them in brief, or one of them in full.
+    """Explain a session by its evidence: requests, models, tools, changes, origin.
 
     The exit status is 3 where evidence is missing; it is named, and what there is is shown.
     """
     flags = zip(_QUESTIONS, (seen, provider, where, changed, origin), strict=True)
     in_full: list[Question] = [name for name, is_set in flags if is_set]
-    with load_sessions(session, store=store) as (found,):
+    with load_sessions(session, store=store) as (found,), paged(is_off=no_pager):
         answers: dict[Question, Any] = {}
         for name in in_full or _QUESTIONS:
             with misuse_on(ValueError):
@@ -196,8 +197,8 @@ def _show_provider(answer: questions.WhoAnswered) -> None:
 
 def _cost(cost: CostSum) -> str:
     if cost.n_priced == 0 and not cost.is_complete:
-        return "cost not known"
-    return f"{cost.usd:f} US dollars" + ("" if cost.is_complete else " and more")
+        return UNPRICED
+    return f"{cost.usd:f} US dollars" + ("" if cost.is_complete else f" + {UNPRICED}")
 
 
 def _about_call(evidence: CallEvidence) -> Iterator[str]:

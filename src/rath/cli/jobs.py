@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 import typer
 
+from rath.cli.lists import MOST_LISTED, Limit, TextFilter, page_of, say_page
 from rath.cli.render import (
     STATE_STYLES,
     count_of,
@@ -20,81 +21,120 @@ from rath.cli.render import (
 )
 from rath.cli.runs import load_workflow, program_errors
 from rath.cli.show import entry_text
-from rath.cli.stores import StoreUrl, find_job, use_index, use_store
-from rath.cli.terminal import AsJson, CommandError, Exit, note, say, say_json
+from rath.cli.stores import StoreUrl, find_job, iter_jobs, use_index, use_store
+from rath.cli.terminal import AsJson, CommandError, Exit, say, say_json
 from rath.errors import PersistenceError
 from rath.jobs.engine import DEFAULT_CONCURRENCY
 from rath.jobs.job import Job, retry_job
-from rath.jobs.record import OPERATOR, JobReport, ask_to_cancel, attempts_of, load_job, report_of
+from rath.jobs.record import JobReport, ask_to_cancel, attempts_of, report_of
 from rath.session import Session
-from rath.session.log.index import SessionFilter
 from rath.session.record import Entry, ItemRun, JobStart
 
 JobText = Annotated[str, typer.Argument(metavar="JOB", help="The name of a job, or its id.")]
+JobStates = Annotated[
+    list[str] | None,
+    typer.Option("--state", metavar="STATE", help="Only in this state. Repeatable."),
+]
+ItemStates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="done|failed|waiting|cancelled",
+        help="Only items in this state, also done ones. Repeatable.",
+    ),
+]
+_NOT_DONE = ("failed", "waiting", "cancelled")
 _ENDED = ("done", "failed", "waiting", "cancelled", "pending")
 
 
-def list_jobs(store_url: StoreUrl = None, as_json: AsJson = False) -> None:
-    """List jobs, the newest first: how many of their items are done, and what they took."""
+def list_jobs(
+    text: TextFilter = None,
+    states: JobStates = None,
+    limit: Limit = MOST_LISTED,
+    store_url: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, the newest first: items by state, tokens and cost."""
     with use_store(store_url) as store, use_index(store) as index:
-        found = index.summaries(SessionFilter(operator=OPERATOR))
-        states = {each.id: each.state for each in found}
-        loaded = [load_job(store, each.id) for each in found]
-    reports = [
-        (states[each.id], report)
-        for each in loaded
-        if each is not None and (report := report_of(each.record)) is not None
-    ]
-    if as_json:
-        say_json({"jobs": [{"state": state, **_report_json(report)} for state, report in reports]})
-    elif reports:
+        found = [
+            (state, report)
+            for state, report in iter_jobs(store, index)
+            if not states or state in states
+        ]
+
+    def show(shown: Sequence[tuple[str, JobReport]]) -> None:
         say_table(
             [
                 [
                     report.name, state, _counts(report), moment(report.started_at), report.engine,
-                    f"{report.tokens:,} tokens", money(report.usd),
+                    f"{report.tokens:,} tokens", money(report.usd, is_complete=report.is_priced),
                 ]
-                for state, report in reports
+                for state, report in shown
             ],
             ["bold", "", "", "dim", "", "right", "right"],
         )  # fmt: skip
-    else:
-        note(f"there are no jobs in {store.where}")
 
-
-def show_job(job: JobText, store_url: StoreUrl = None, as_json: AsJson = False) -> None:
-    """Show what came of a job: counts, costs, and each item that failed or waits."""
-    with use_store(store_url) as store:
-        found = find_job(job, store)
-    report = _report(found, job)
-    open_items = [
-        each[-1] for each in attempts_of(found.record).values() if each[-1].status != "done"
-    ]
-    if as_json:
-        items = [
-            {
-                "key": each.key, "epoch": each.epoch, "status": each.status, "run": each.run,
-                "session": each.session, "attempt": each.attempt, "error": each.error,
-            }
-            for each in open_items
-        ]  # fmt: skip
-        say_json({**_report_json(report), "id": found.id, "items": items})
-        return
-    say(str(report).partition("\n")[0])
-    say(f"{count_of(report.n_attempts, 'attempt')}, {report.tokens:,} tokens, {money(report.usd)}")
-    say_lines(
-        line(
-            (f"{each.status:<10}", STATE_STYLES.get(each.status, "")),
-            (f"{one_line(each.key)}  ", "bold"),
-            ("" if each.session is None else f"{each.session}  ", "dim"),
-            one_line(each.error or ""),
-        )
-        for each in open_items
+    say_page(
+        page_of(found, "job", text=text, limit=limit, order="newest"),
+        "jobs",
+        show,
+        as_json=as_json,
+        empty=f"there are no jobs in {store.where}"
+        if not text and not states
+        else f"no job of {store.where} fits",
+        encode=lambda each: {"state": each[0], **_report_json(each[1])},
     )
 
 
+def show_job(
+    job: JobText,
+    text: TextFilter = None,
+    states: ItemStates = None,
+    limit: Limit = MOST_LISTED,
+    store_url: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the results of a job: counts, cost, and items that are not done.
+
+    With --state the items of these states are shown, done ones too.
+    """
+    with use_store(store_url) as store:
+        found = find_job(job, store)
+    report = _report(found, job)
+    last = (each[-1] for each in attempts_of(found.record).values())
+    items = [each for each in last if each.status in (states or _NOT_DONE)]
+
+    def show(shown: Sequence[ItemRun]) -> None:
+        say_lines(
+            line(
+                (f"{each.status:<10}", STATE_STYLES.get(each.status, "")),
+                (f"{one_line(each.key)}  ", "bold"),
+                ("" if each.session is None else f"{each.session}  ", "dim"),
+                one_line(each.error or ""),
+            )
+            for each in shown
+        )
+
+    if not as_json:
+        usd = money(report.usd, is_complete=report.is_priced)
+        say(str(report).partition("\n")[0])
+        say(f"{count_of(report.n_attempts, 'attempt')}, {report.tokens:,} tokens, {usd}")
+    say_page(
+        page_of(items, "item", text=text, limit=limit),
+        "items",
+        show,
+        as_json=as_json,
+        empty="",
+        facts={**_report_json(report), "id": found.id},
+        encode=lambda each: {
+            "key": each.key, "epoch": each.epoch, "status": each.status, "run": each.run,
+            "session": each.session, "attempt": each.attempt, "error": each.error,
+        },
+    )  # fmt: skip
+
+
 def tail_job(job: JobText, store_url: StoreUrl = None) -> None:
-    """Show the items of a job as they end, until the job does."""
+    """Follow a job: show its items as they end."""
     with use_store(store_url) as store:
         followed = Session.follow(find_job(job, store).id, store=store)
 
@@ -128,7 +168,7 @@ def retry_items(
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start the items of a job again that failed; what was answered is not repeated.
+    """Retry the failed items of a job; no answered call is repeated.
 
     The exit status is 1 where an item is not done then.
     """
@@ -156,7 +196,7 @@ def retry_items(
 
 
 def cancel_job(job: JobText, store_url: StoreUrl = None) -> None:
-    """Ask the driver of a job, wherever it runs, to end it; a later start goes on."""
+    """Cancel a job, wherever its driver runs; a later start resumes it."""
     with use_store(store_url) as store:
         found = find_job(job, store)
         try:
@@ -183,6 +223,7 @@ def _report_json(report: JobReport) -> dict[str, object]:
         "name": report.name, "engine": report.engine, "started_at": report.started_at,
         "n_items": report.n_items, "counts": dict(report.counts),
         "n_attempts": report.n_attempts, "tokens": report.tokens, "usd": report.usd,
+        "is_priced": report.is_priced,
         "errors": [{"error": error, "n": number} for error, number in report.errors],
     }  # fmt: skip
 

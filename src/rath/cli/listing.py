@@ -1,31 +1,28 @@
-"""`rath ls`, `log` and `cost`: many sessions of a store, read from its index.
-
-Lines of `rath log --graph` lead from sessions to what they were made from:
-
-●    a merge
-├─╮
-│ ●  a branch
-● │  another one
-├─╯
-●    what both were made from
-"""
+"""`rath ls` and `log`: many sessions of a store, read from its index."""
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import typer
 from rich.text import Text
 
-from rath._core.dataclasses import dataclass
-from rath._core.text import short_id
+from rath._core.text import did_you_mean, short_id
+from rath.cli.lineage import (
+    DERIVED,
+    Branch,
+    branches_of,
+    draw_graph,
+    fold_conversations,
+    fold_siblings,
+    lineage_of,
+    newest_first,
+)
+from rath.cli.lists import Page, say_page
 from rath.cli.render import (
     STATE_STYLES,
     count_of,
@@ -36,7 +33,6 @@ from rath.cli.render import (
     one_line,
     room,
     say_lines,
-    say_table,
 )
 from rath.cli.stores import (
     StoreUrl,
@@ -47,17 +43,15 @@ from rath.cli.stores import (
     use_index,
     use_store,
 )
-from rath.cli.terminal import AsJson, Damaged, Misuse, note, say_json, time_of, visible
+from rath.cli.terminal import AsJson, Misuse, NoPager, paged, time_of
 from rath.session.graph.kind import LineageKind
-from rath.session.log.index import IndexedCall, SessionFilter, SessionSummary, StoreIndex
+from rath.session.log.index import SessionFilter, SessionSummary, StoreIndex
 from rath.session.log.store import SessionStore
 
 JobName = Annotated[
     str | None, typer.Option("--job", metavar="JOB", help="Only runs of the items of this job.")
 ]
-By = Literal["model", "session", "run", "day"]
-
-_STATES = (
+STATES = (
     "completed", "round_limit", "budget_exceeded", "deadline_exceeded", "cancelled",
     "needs_approval", "needs_input", "needs_decision", "failed", "cut_off", "running", "damaged",
 )  # fmt: skip
@@ -69,30 +63,38 @@ _JSON_FIELDS = (
 _MAX_DEPTH = 30
 """Columns that the lines of a tree may take; what is deeper is not indented further."""
 
-_DERIVED = {
-    LineageKind.OP_FORK,
-    LineageKind.OP_DETACH,
-    LineageKind.OP_MERGE,
-    LineageKind.OP_DELEGATE,
-    LineageKind.OP_INPUT,
-    LineageKind.OP_SESSION_COMPRESS,
-}
+_SESSIONS_A_LINE = 5
+"""Sessions that are looked at for each line of a limit."""
+
+_LEAST_GRAPH = 12
+"""Columns that a graph may take on any terminal."""
+
+StateNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state", metavar="STATE", help="Only in this state, such as failed. Repeatable."
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="WHEN", help="Started since: a date, or an age such as 7d."),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="WHEN", help="Started before: a date, or an age such as 7d."),
+]
+NewestLimit = Annotated[
+    int, typer.Option("--limit", "-n", min=0, help="Only the newest so many; 0 for all.")
+]
 
 
 def ls(
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Only where this was said.")
     ] = None,
-    states: Annotated[
-        list[str] | None,
-        typer.Option("--state", help="Only in this state, such as failed or running. Repeatable."),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", help="Begun since: a date, or an age such as 7d.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Begun before: a date, or an age such as 7d.")
-    ] = None,
+    states: StateNames = None,
+    since: Since = None,
+    until: Until = None,
     operator: Annotated[
         str | None, typer.Option("--operator", help="Made by this operation, or of this kind.")
     ] = None,
@@ -110,19 +112,21 @@ def ls(
         Literal["lineage", "run", "time"],
         typer.Option("--by", help="Order: a tree, by workflow call, or a plain list."),
     ] = "lineage",
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Only the newest; 0 for all.")
-    ] = 50,
+    limit: NewestLimit = 50,
     is_all: Annotated[
-        bool, typer.Option("--all", "-a", help="All, also those with instructions alone.")
+        bool,
+        typer.Option(
+            "--all", "-a", help="Each turn and branch, instructions too, and without a limit."
+        ),
     ] = False,
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List sessions, the newest first, each below what it was made from."""
-    for state in states or ():
-        if state not in _STATES:
-            raise Misuse(f"no state {state!r}; expected one of {', '.join(_STATES)}")
+    """List sessions, the newest first, as a tree of their lineage.
+
+    A conversation is one line, its last session, and so are many branches of one shape.
+    """
+    _check_states(states)
     with use_store(store_url) as store, use_index(store, with_text=bool(text)) as index:
         query = SessionFilter(
             states=states or (),
@@ -133,27 +137,55 @@ def ls(
             text=" ".join(text) if text else None,
             parent=None if parent is None else session_id_of(parent, store),
             run=find_run(run, index),
-            runs=_runs_of(job, store),
+            runs=runs_of(job, store),
             is_said=not is_all,
-            limit=None if is_all or limit == 0 else limit + 1,
+            # A line may stand for many sessions.
+            limit=None if is_all or limit == 0 else limit * _SESSIONS_A_LINE + 1,
         )
         found = index.summaries(query)
         has_more = query.limit is not None and len(found) == query.limit
-        found = found[:limit] if has_more else found
-        if as_json:
-            say_json({"store": store.where, "sessions": [*map(_jsonable, found)]})
-        else:
-            say_lines(_run_lines(found) if by == "run" else _tree_lines(found, by == "lineage"))
-        if has_more:
-            n_all = index.count(query)
-            note(f"the newest {len(found):,} of {n_all:,} sessions; --all lists every one")
-        elif not found:
-            is_narrow = query != SessionFilter(is_said=query.is_said, limit=query.limit)
-            no = "no session of {} fits" if is_narrow else "there are no sessions in {}"
-            note(no.format(store.where))
+        n_found = index.count(query) if has_more else len(found)
+        lines, n_turns = branches_of(found), dict[UUID, int]()
+        if not is_all:
+            lines = fold_conversations(lines)
+            lines = fold_siblings(lines) if by == "lineage" and not as_json else lines
+            lines = lines[:limit] if limit else lines
+            n_turns = {each.id: _count_turns(each.id, index) for each in lines if each.turns}
+        n_left_out = n_found - sum(each.n_sessions for each in lines)
+    is_narrow = query != SessionFilter(is_said=query.is_said, limit=query.limit)
+    empty = "no session of {} fits" if is_narrow else "there are no sessions in {}"
+
+    def show(shown: Sequence[Branch]) -> None:
+        if by == "run":
+            say_lines(_run_lines(shown, n_turns))
+            return
+        branches = lineage_of(shown) if by == "lineage" else [("", each) for each in shown]
+        say_lines(_session_lines(branches, shown, n_turns))
+
+    say_page(
+        Page(lines, n_found, n_left_out, "session", "newest"),
+        "sessions",
+        show,
+        as_json=as_json,
+        empty=empty.format(store.where),
+        facts={"store": store.where},
+        encode=lambda each: {**_jsonable(each.session), "n_turns": n_turns.get(each.id, 1)},
+    )
 
 
-def _runs_of(job: str | None, store: SessionStore) -> list[UUID] | None:
+def _check_states(states: Sequence[str] | None) -> None:
+    """Refuse what is no state of a session.
+
+    Raises:
+        Misuse: One of them is none; the text names the nearest.
+    """
+    for state in states or ():
+        if state not in STATES:
+            near = did_you_mean(state, STATES)
+            raise Misuse(f"no state {state!r}.{near} Expected one of {', '.join(STATES)}")
+
+
+def runs_of(job: str | None, store: SessionStore) -> list[UUID] | None:
     """Return the runs of a job, None where none is asked for.
 
     Raises:
@@ -166,12 +198,18 @@ def _runs_of(job: str | None, store: SessionStore) -> list[UUID] | None:
     return [*attempts_of(find_job(job, store).record)]
 
 
+def _count_turns(session: UUID, index: StoreIndex) -> int:
+    """Return how often a user has spoken on the way to a session."""
+    way = index.known([session, *index.ancestors(session)])
+    return 1 + sum(each.kind is LineageKind.OP_INPUT for each in way)
+
+
 def log(
     session: Annotated[
         str | None,
         typer.Argument(
             metavar="[SESSION]",
-            help="Only this one and what it came from: an id, or the beginning of one.",
+            help="Only this one and its ancestors: an id, or the beginning of one.",
         ),
     ] = None,
     is_graph: Annotated[
@@ -180,399 +218,207 @@ def log(
     has_descendants: Annotated[
         bool, typer.Option("--descendants", help="With SESSION: also what came from it.")
     ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Only the newest; 0 for all.")
-    ] = 100,
+    states: StateNames = None,
+    since: Since = None,
+    until: Until = None,
+    limit: NewestLimit = 100,
+    is_all: Annotated[
+        bool, typer.Option("--all", "-a", help="Each turn and branch, and without a limit.")
+    ] = False,
+    no_pager: NoPager = False,
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show sessions by time, the newest first, each after all that was made from it."""
+    """Show the history of sessions, newest first; --graph draws it.
+
+    A conversation is one line, its last session. In a graph so are many branches of one shape.
+    """
+    _check_states(states)
+    query = SessionFilter(
+        states=states or (),
+        since=time_of("--since", since),
+        until=time_of("--until", until),
+        is_said=True,
+    )
     with use_store(store_url) as store:
         ident = None if session is None else session_id_of(session, store)
         with use_index(store) as index:
-            ordered = newest_first(
-                index.summaries(SessionFilter(is_said=True))
-                if ident is None
-                else known_with_ancestors(index, ident, has_descendants=has_descendants)
-            )
-    newest = ordered[:limit] if limit else ordered
-    if as_json:
-        say_json({"sessions": [*map(_jsonable, newest)]})
-    elif is_graph:
-        say_lines(_graph_lines(newest))
-    else:
-        say_lines(_log_line("", each) for each in newest)
-    if len(newest) < len(ordered):
-        note(f"the newest {len(newest):,} of {len(ordered):,} sessions; -n 0 shows all")
+            if ident is None:
+                found = index.summaries(query)
+            else:
+                way = known_with_ancestors(index, ident, has_descendants=has_descendants)
+                found = tuple(each for each in way if _fits(each, query))
+            lines, n_turns = branches_of(found), dict[UUID, int]()
+            if ident is None and not is_all and not as_json:
+                lines = fold_conversations(lines)
+                n_turns = {each.id: _count_turns(each.id, index) for each in lines if each.turns}
+    if is_graph and not is_all and not as_json:
+        lines = fold_siblings(lines)
+    ordered = newest_first(lines)
+    newest = ordered[:limit] if limit and not is_all else ordered
+
+    def show(shown: Sequence[Branch]) -> None:
+        known = {each.id: each.session for each in shown}
+        with paged(is_off=no_pager):
+            if is_graph:
+                say_lines(_graph_lines(shown, known, n_turns))
+            else:
+                say_lines(_log_line("", each, known, n_turns) for each in shown)
+
+    say_page(
+        Page(newest, len(ordered), len(ordered) - len(newest), "session", "newest"),
+        "sessions",
+        show,
+        as_json=as_json,
+        empty=f"no session of {store.where} fits",
+        encode=lambda each: _jsonable(each.session),
+    )
+
+
+def _fits(session: SessionSummary, query: SessionFilter) -> bool:
+    return (
+        (not query.states or session.state in query.states)
+        and (query.since is None or session.created_at >= query.since)
+        and (query.until is None or session.created_at < query.until)
+    )
 
 
 def _jsonable(session: SessionSummary) -> dict[str, Any]:
     return {name: getattr(session, name) for name in _JSON_FIELDS}
 
 
-def _tree_lines(sessions: Sequence[SessionSummary], is_tree: bool) -> Iterator[Text]:
-    branches = lineage_of(sessions) if is_tree else [("", each) for each in sessions]
-    return _session_lines(branches, sessions)
-
-
-def _run_lines(sessions: Sequence[SessionSummary]) -> Iterator[Text]:
-    runs: dict[UUID | None, list[SessionSummary]] = {}
-    for session in sessions:
-        runs.setdefault(session.run, []).append(session)
+def _run_lines(lines: Sequence[Branch], n_turns: Mapping[UUID, int]) -> Iterator[Text]:
+    runs: dict[UUID | None, list[Branch]] = {}
+    for each in lines:
+        runs.setdefault(each.session.run, []).append(each)
     for run, members in runs.items():
-        members.sort(key=lambda session: (session.created_at, session.id))
-        usd = sum((each.usd for each in members), Decimal(0))
-        top = members[0].path.partition(".")[0]
+        members.sort(key=lambda each: (each.created_at, each.id))
+        sums = [each.session for each in members]
+        top = sums[0].path.partition(".")[0]
         name = "no workflow call" if run is None else f"run {short_id(run)}  {top}"
-        yield line((f"{name}  {count_of(len(members), 'session')}, {money(usd)}", "bold"))
+        yield line((f"{name}  {count_of(len(members), 'session')}, {_price_of(sums)}", "bold"))
         branches = [(f"{'└' if each is members[-1] else '├'}─ ", each) for each in members]
-        yield from _session_lines(branches, sessions)
+        yield from _session_lines(branches, lines, n_turns)
 
 
 def _session_lines(
-    branches: Iterable[tuple[str, SessionSummary]], sessions: Sequence[SessionSummary]
+    branches: Sequence[tuple[str, Branch]], lines: Sequence[Branch], n_turns: Mapping[UUID, int]
 ) -> Iterator[Text]:
     columns = room() or 100
-    width = max((len(session.state) for session in sessions), default=0) if columns >= 50 else 0
-    for before, session in branches:
+    known = {each.id: each.session for each in lines}
+    width = max((len(each.session.state) for each in lines), default=0) if columns >= 50 else 0
+    for before, each in branches:
+        session = each.session
+        if each.siblings:
+            yield line((before[-_MAX_DEPTH:], "dim"), *_siblings_text(each))
+            continue
         at = moment(session.created_at, is_short=columns < 100) + "  " if columns >= 50 else ""
         yield line(
             (before[-_MAX_DEPTH:], "dim"),
             (f"{short_id(session.id)}  ", "bold"),
             (f"{session.state:<{width}}  ", STATE_STYLES.get(session.state, "")),
             (at, "dim"),
-            _about(session, is_wide=columns >= 100),
+            _about(each, known, n_turns, is_wide=columns >= 100),
         )
 
 
-def _about(session: SessionSummary, *, is_wide: bool) -> str:
+def _siblings_text(branch: Branch) -> Iterator[tuple[str, str]]:
+    """Yield what is said of branches that share a line, each part with its style."""
+    states = Counter(each.state for each in branch.siblings)
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    yield f"{len(branch.siblings)} branches  ", "bold"
+    yield f"{counts}  ", STATE_STYLES.get(next(iter(states)), "") if len(states) == 1 else ""
+    session = branch.session
+    yield f"{session.path or session.operator}, the newest {short_id(session.id)}", ""
+
+
+def _about(
+    branch: Branch,
+    known: Mapping[UUID, SessionSummary],
+    n_turns: Mapping[UUID, int],
+    *,
+    is_wide: bool,
+) -> str:
     """Return the place and subject of a session, and on a wide line what it took."""
-    place = _place(session)
-    parts = [
-        place,
-        one_line(session.problem or session.title or ("" if place else session.operator)),
-    ]
+    session = branch.session
+    parts = [_subject(branch, known)]
+    turns = n_turns.get(session.id, 1)
+    took = [count_of(turns, "turn")] if turns > 1 else []
     if is_wide:
-        took = [count_of(session.n_rows, "row")]
+        took.append(count_of(session.n_rows, "row"))
         if session.n_calls:
-            unknown = "" if session.is_priced else " + unknown"
-            took += [count_of(session.n_calls, "call"), money(session.usd) + unknown]
+            took += [count_of(session.n_calls, "call"), _price_of([session])]
         merged = "".join(f" +{short_id(parent)}" for parent in session.parents[1:])
         parts.append(f"({', '.join(took)}){merged}")
+    elif took:
+        parts.insert(0, took[0])
     return "  ".join(filter(None, parts))
 
 
-def _place(session: SessionSummary) -> str:
-    """Return the place in a workflow, and the operation if that is no run."""
+def _subject(branch: Branch, known: Mapping[UUID, SessionSummary]) -> str:
+    """Return what tells a session from others of its run: place, operation, words of the user.
+
+    The words stand where they were said, and not again in what was made from that.
+    """
+    session = branch.session
     place = f"{session.path}#{session.ordinal}" if session.path else ""
-    operation = session.operator.rpartition(".")[2] if session.kind in _DERIVED else ""
-    return " ".join(filter(None, (place, operation)))
+    operation = session.operator.rpartition(".")[2]
+    if session.kind not in DERIVED:
+        operation = ""
+    place = " ".join(filter(None, (place, operation)))
+    is_repeated = any(
+        parent in known and known[parent].title == session.title for parent in branch.parents
+    )
+    # In a tree or a graph a line stands near those that it came from.
+    words = session.problem or ("" if is_repeated else session.title)
+    return "  ".join(filter(None, (place, one_line(words)))) or session.operator
 
 
-def _graph_lines(sessions: Sequence[SessionSummary]) -> Iterator[Text]:
-    lines = list(draw_graph(sessions))
-    width = max((len(before) for before, _ in lines), default=0)
+def _price_of(sessions: Sequence[SessionSummary]) -> str:
+    """Return what sessions cost, as far as it is known."""
+    is_known = all(each.is_priced for each in sessions)
+    return money(sum((each.usd for each in sessions), Decimal(0)), is_complete=is_known)
+
+
+def _graph_lines(
+    lines: Sequence[Branch], known: Mapping[UUID, SessionSummary], n_turns: Mapping[UUID, int]
+) -> Iterator[Text]:
+    drawn = list(draw_graph(lines))
+    width = max((len(before) for before, _ in drawn), default=0)
     # Beside a wide graph there would be no place for words.
-    if (columns := room()) is not None:
-        width = min(width, columns // 2)
-    for before, session in lines:
+    if (columns := room()) is not None and width > (most := max(_LEAST_GRAPH, columns // 3)):
+        drawn = list(draw_graph(lines, is_narrow=True))
+        width = min(max(len(before) for before, _ in drawn), most)
+    for before, each in drawn:
         graph = Text(before)
         cut(graph, width)
+        if each is not None and "●" not in graph.plain:
+            graph.truncate(width - 1)
+            graph.append("●")
         graph.truncate(width, pad=True)
         yield (
             line((graph.plain, "yellow"))
-            if session is None
-            else _log_line(f"{graph.plain}  ", session)
+            if each is None
+            else _log_line(f"{graph.plain}  ", each, known, n_turns)
         )
 
 
-def _log_line(before: str, session: SessionSummary) -> Text:
+def _log_line(
+    before: str,
+    branch: Branch,
+    known: Mapping[UUID, SessionSummary],
+    n_turns: Mapping[UUID, int],
+) -> Text:
     is_wide = (room() or 80) >= 80
+    session = branch.session
+    if branch.siblings:
+        return line((before, "yellow"), *_siblings_text(branch))
+    turns = n_turns.get(session.id, 1)
     return line(
         (before, "yellow"),
         (f"{short_id(session.id)}  ", "bold"),
         (f"{session.state}  ", STATE_STYLES.get(session.state, "")),
         (f"{moment(session.created_at)}  " if is_wide else "", "dim"),
-        f"{_place(session) or session.operator}  {one_line(session.problem or session.title)}",
+        f"{count_of(turns, 'turn')}  " if turns > 1 else "",
+        _subject(branch, known),
     )
-
-
-def cost(
-    session: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SESSION]", help="Only its calls and those of all that it came from."
-        ),
-    ] = None,
-    run: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="Only calls of this workflow call.")
-    ] = None,
-    job: JobName = None,
-    by: Annotated[By, typer.Option("--by", help="What the lines are for.")] = "model",
-    store_url: StoreUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Tell how many calls were made, how many tokens they took, and what they cost.
-
-    A call counts once, in however many logs it stands. What is not known is told, and not counted
-    as free. Of a damaged log counts what can be believed; the exit status is 4 then.
-    """
-    if sum(each is not None for each in (session, run, job)) > 1:
-        raise Misuse("expected at most one of SESSION, --run and --job")
-    with use_store(store_url) as store, use_index(store) as index:
-        if session is not None:
-            known = known_with_ancestors(index, session_id_of(session, store))
-        else:
-            runs = _runs_of(job, store)
-            query = SessionFilter(run=find_run(run, index), runs=runs, order="oldest")
-            known = [*index.summaries(query)]
-        costs = _costs(index, known, by)
-    if as_json:
-        say_json(costs)
-    else:
-        _show(costs)
-    damaged = [each for each in known if each.state == "damaged"]
-    if damaged:
-        more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-        raise Damaged(
-            f"session {damaged[0].id} is damaged{more}: {damaged[0].problem}; calls that stand "
-            "behind that are not counted"
-        )
-
-
-@dataclass(slots=True)
-class _Sum:
-    """Calls added up."""
-
-    name: str
-    n_calls: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    usd: Decimal = Decimal(0)
-    is_complete: bool = True
-    """Whether the price of all of them is known."""
-
-    unpriced: Counter[str] = field(default_factory=Counter[str])
-    """Calls without a known price, by model."""
-
-    uncounted: Counter[str] = field(default_factory=Counter[str])
-    """Calls without a number of tokens, by model."""
-
-    given_tokens: int = 0
-    """Tokens of files of version 1, which hold no calls."""
-
-    def add(self, call: IndexedCall) -> None:
-        self.n_calls += 1
-        self.prompt_tokens += call.prompt_tokens
-        self.cached_tokens += call.cached_tokens
-        self.completion_tokens += call.completion_tokens
-        self.usd += call.usd or 0
-        if call.price in ("unpriced", "uncounted"):
-            (self.unpriced if call.price == "unpriced" else self.uncounted)[call.model] += 1
-            self.is_complete = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Sums of groups, the dearest first, and that of all calls."""
-
-    by: By
-    groups: list[_Sum]
-    total: _Sum
-
-
-def _costs(index: StoreIndex, known: Collection[SessionSummary], by: By) -> _Costs:
-    sessions = {each.id: each for each in sorted(known, key=lambda each: each.created_at)}
-    # A call of a run inside a run stands in both logs, and belongs to the one that was begun later.
-    rank = {ident: number for number, ident in enumerate(sessions)}
-    calls: dict[UUID, tuple[UUID, IndexedCall]] = {}
-    for session, call in index.calls(sessions):
-        before = calls.get(call.id)
-        if before is None or rank[before[0]] < rank[session]:
-            calls[call.id] = session, call
-    n_given = sum(index.given_tokens(sessions).values())
-    total = _Sum("total", is_complete=not n_given, given_tokens=n_given)
-    groups: dict[str, _Sum] = {}
-    # By the name of the model, so that what is not known is told in one order.
-    for session, call in sorted(calls.values(), key=lambda each: each[1].model):
-        name = _group(by, sessions[session], call)
-        groups.setdefault(name, _Sum(name)).add(call)
-        total.add(call)
-    dearest = sorted(groups.values(), key=lambda each: (-each.usd, -each.n_calls, each.name))
-    return _Costs(by, dearest, total)
-
-
-def _group(by: By, session: SessionSummary, call: IndexedCall) -> str:
-    match by:
-        case "model":
-            return call.model
-        case "day":
-            return call.at.date().isoformat()
-        case "run":
-            top = session.path.partition(".")[0]
-            return "no workflow call" if session.run is None else f"{short_id(session.run)}  {top}"
-        case _:
-            return f"{short_id(session.id)}  {one_line(session.title or session.operator)}"
-
-
-def _show(costs: _Costs) -> None:
-    is_narrow = (room() or 60) < 60
-    rows: list[list[str | Text]] = []
-    for each in (*costs.groups, costs.total):
-        style = "bold" if each is costs.total else ""
-        calls = [] if is_narrow else [count_of(each.n_calls, "call")]
-        tokens = count_of(each.prompt_tokens + each.completion_tokens, "token")
-        usd = money(each.usd) + ("" if each.is_complete else " + ?")
-        rows.append([Text(visible(each.name, but=""), style), *calls, tokens, usd])
-    say_table(rows, ["cut", *["right"] * (len(rows[0]) - 1)])
-    total = costs.total
-    for model, n_calls in total.unpriced.items():
-        have = "has" if n_calls == 1 else "have"
-        note(f"{count_of(n_calls, 'call')} of {model!r} {have} no known price")
-    for model, n_calls in total.uncounted.items():
-        note(f"of {count_of(n_calls, 'call')} of {model!r} nobody said how many tokens they took")
-    if total.given_tokens:
-        note(
-            f"{count_of(total.given_tokens, 'token')} came without a call, as from a file of "
-            "version 1, and what they cost is not known"
-        )
-
-
-def lineage_of(sessions: Sequence[SessionSummary]) -> list[tuple[str, SessionSummary]]:
-    """Return sessions in the order of a tree, each with the lines that lead to it.
-
-    Each stands below the first of its parents that is among them, roots in their order. One that
-    is the only one made of its parent stands straight below it, so that a long chain stays
-    readable: only where there are several does the tree grow wider.
-    """
-    known = {session.id for session in sessions}
-    children: dict[UUID, list[SessionSummary]] = {}
-    roots: list[SessionSummary] = []
-    for session in sessions:
-        parent = next((each for each in session.parents if each in known), None)
-        if parent is None or parent == session.id:
-            roots.append(session)
-        else:
-            children.setdefault(parent, []).append(session)
-    reached: list[tuple[str, SessionSummary]] = []
-    seen: set[UUID] = set()
-    waiting = [("", "", root) for root in reversed(roots)]
-    while waiting:
-        before, below, session = waiting.pop()
-        if session.id in seen:
-            continue
-        seen.add(session.id)
-        reached.append((before, session))
-        listed = sorted(
-            children.get(session.id, ()), key=lambda each: (each.created_at, each.id), reverse=True
-        )
-        is_chain = len(listed) == 1 and before != ""
-        for number, child in enumerate(listed):
-            if is_chain:
-                waiting.append((below, below, child))
-            elif number == 0:
-                waiting.append((f"{below}└─ ", f"{below}   ", child))
-            else:
-                waiting.append((f"{below}├─ ", f"{below}│  ", child))
-    # What came from itself, by a store that cannot be believed, hangs below no root.
-    return [*reached, *(("", session) for session in sessions if session.id not in seen)]
-
-
-def newest_first(sessions: Sequence[SessionSummary]) -> list[SessionSummary]:
-    """Return sessions by time, the newest first, but none before what was made from it.
-
-    What came from itself, by a store that cannot be believed, stands last.
-    """
-    known = {session.id: session for session in sessions}
-    parents = _parents_among(sessions)
-    n_waiting = dict.fromkeys(known, 0)
-    for made_from in parents.values():
-        for parent in made_from:
-            n_waiting[parent] += 1
-
-    def key(ident: UUID) -> tuple[float, UUID]:
-        return -known[ident].created_at.timestamp(), ident
-
-    ready = [key(ident) for ident, count in n_waiting.items() if not count]
-    heapq.heapify(ready)
-    ordered: list[SessionSummary] = []
-    while ready:
-        _, ident = heapq.heappop(ready)
-        ordered.append(known.pop(ident))
-        for parent in parents[ident]:
-            n_waiting[parent] -= 1
-            if not n_waiting[parent]:
-                heapq.heappush(ready, key(parent))
-    return [*ordered, *known.values()]
-
-
-def draw_graph(
-    sessions: Sequence[SessionSummary],
-) -> Iterator[tuple[str, SessionSummary | None]]:
-    """Yield the lines of the graph, each with the session that it is about, if any.
-
-    Sessions stand after all that was made from each; parents not among them are not drawn.
-    """
-    parents_of = _parents_among(sessions)
-    lanes: list[UUID | None] = []
-
-    def free() -> int:
-        """Return the first lane that leads nowhere, or open a new one."""
-        if None not in lanes:
-            lanes.append(None)
-        return lanes.index(None)
-
-    def marks(left: int = 0, right: int = 0) -> list[str]:
-        """Return the marks of all lanes, with a line across what lies between two of them."""
-        drawn = [" " if waited is None else "│" for waited in lanes]
-        for at in range(left + 1, right):
-            drawn[at] = "┼" if drawn[at] == "│" else "─"
-        return drawn
-
-    for session in sessions:
-        here = [at for at, waited in enumerate(lanes) if waited == session.id]
-        at = here[0] if here else free()
-        if len(here) > 1:  # the lanes that wait for it become one
-            drawn = marks(here[0], here[-1])
-            drawn[at] = "├"
-            for joined in here[1:]:
-                lanes[joined] = None
-                drawn[joined] = "╯" if joined == here[-1] else "┴"
-            yield _join_marks(drawn), None
-        lanes[at] = session.id
-        drawn = marks()
-        drawn[at] = "●"
-        yield " ".join(drawn).rstrip(), session
-        parents = [each for each in parents_of[session.id] if each != session.id]
-        lanes[at] = parents[0] if parents else None
-        for parent in parents[1:]:  # a lane to it leaves here
-            to = lanes.index(parent) if parent in lanes else free()
-            is_new = lanes[to] is None
-            drawn = marks(min(at, to), max(at, to))
-            lanes[to] = parent
-            drawn[at] = "├" if to > at else "┤"
-            if is_new:
-                drawn[to] = "╮" if to > at else "╭"
-            else:
-                drawn[to] = "┤" if to > at else "├"
-            yield _join_marks(drawn), None
-        while lanes and lanes[-1] is None:
-            lanes.pop()
-
-
-def _parents_among(sessions: Sequence[SessionSummary]) -> dict[UUID, list[UUID]]:
-    known = {session.id for session in sessions}
-    return {
-        session.id: [parent for parent in dict.fromkeys(session.parents) if parent in known]
-        for session in sessions
-    }
-
-
-def _join_marks(marks: Sequence[str]) -> str:
-    """Return the marks of lanes with what goes on between them."""
-    joined = marks[0]
-    for left, right in pairwise(marks):
-        joined += "─" if left in "├─┼┴╰╭" and right in "─┼┴╯╮┤" else " "
-        joined += right
-    return joined.rstrip()

@@ -15,6 +15,7 @@ import typer
 
 from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
+from rath.cli.lists import MOST_LISTED, Limit, Page, TextFilter, page_of, say_page
 from rath.cli.render import (
     CheckFinding,
     Level,
@@ -63,7 +64,7 @@ from rath.mcp.tools import decode_result, error_text, input_schema
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
 
-ServerName = Annotated[str, typer.Argument(metavar="NAME", help="As `rath mcp ls` shows.")]
+ServerName = Annotated[str, typer.Argument(metavar="SERVER", help="As `rath mcp ls` shows.")]
 
 _HINTS = {
     "read_only_hint": "read-only",
@@ -85,16 +86,18 @@ _SCHEMES = frozenset({"Bearer", "Basic", "Token", "bearer", "token"})
 
 def list_servers(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show the tools of this server alone.")
+        str | None, typer.Argument(metavar="[SERVER]", help="Show the tools of this server alone.")
     ] = None,
     with_tools: Annotated[
         bool, typer.Option("--tools", help="Ask each server for its tools.")
     ] = False,
+    text: TextFilter = None,
+    limit: Limit = MOST_LISTED,
     as_json: AsJson = False,
 ) -> None:
-    """List the tool servers of the config: where each is, who named it, and if you trust it.
+    """List the tool servers: target, trust and config of each.
 
-    With NAME or --tools they are started or contacted, and their tools are listed, with what has
+    With SERVER or --tools they are started or contacted, and their tools are listed, with what has
     changed since the first use. Nothing that is not trusted is started.
     """
     layers = config_layers()
@@ -104,24 +107,34 @@ def list_servers(
     if name is not None:
         names = dict.fromkeys([_server_named(name).name])
     servers = [configured_server(each) for each in names]
-    listed = [_ServerRow.of(each, is_default=each.name in enabled) for each in servers]
+    rows = [_ServerRow.of(each, is_default=each.name in enabled) for each in servers]
+    page = page_of(rows, "server", text=text, limit=limit)
     if name is not None or with_tools:
-        _list_tools(servers, listed, as_json=as_json)
-    elif as_json:
-        say_json({"servers": listed})
-    elif listed:
-        say_table(
+        shown = {each.name for each in page.items}
+        _list_tools([each for each in servers if each.name in shown], page, as_json=as_json)
+        return
+    say_page(
+        page,
+        "servers",
+        _show_servers,
+        as_json=as_json,
+        empty="no tool server fits"
+        if rows
+        else "no tool server is configured; add one: rath mcp add NAME COMMAND... or a URL",
+    )
+
+
+def _show_servers(rows: Sequence[_ServerRow]) -> None:
+    say_table(
+        [
             [
-                [
-                    f"{each.name} *" if each.is_default else each.name,
-                    each.transport, each.trust, each.target, each.config,
-                ]
-                for each in listed
-            ],
-            ["bold", "", "", "", "dim"],
-        )  # fmt: skip
-    else:
-        note("no tool server is configured; see: rath config set mcp.servers.NAME.command ...")
+                f"{each.name} *" if each.is_default else each.name,
+                each.transport, each.trust, each.target, each.config,
+            ]
+            for each in rows
+        ],
+        ["bold", "", "", "", "dim"],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +188,10 @@ class _ToolInfo:
 
 
 def _list_tools(
-    servers: Sequence[ConfiguredServer], listed: Sequence[_ServerRow], *, as_json: bool
+    servers: Sequence[ConfiguredServer], page: Page[_ServerRow], *, as_json: bool
 ) -> None:
     found: list[dict[str, Any]] = []
-    for server, each in zip(servers, listed, strict=True):
+    for server, each in zip(servers, page.items, strict=True):
         tools: list[Tool] = []
         differences, problem = pins.PinDifferences(), None
         try:
@@ -202,8 +215,13 @@ def _list_tools(
                 name = visible(tool.name, but="")
                 say_lines([line((f"  {name:<{width}}", "cyan"), f"  {mark}{about}{hints}")])
             _warn_of_changes(server.name, differences)
-    if as_json:
-        say_json({"servers": found})
+    say_page(
+        Page(found, page.n_found, page.n_left_out, page.noun),
+        "servers",
+        lambda _: None,
+        as_json=as_json,
+        empty="",
+    )
     problems = [each["problem"] for each in found if each["problem"]]
     for problem in problems:
         complain(problem)
@@ -260,7 +278,7 @@ def try_server(
     ] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Start or contact a server, and say what works and how long it took.
+    """Test a server: connection, handshake, and what it offers.
 
     No tool is called. The exit status is 1 where something does not work.
     """
@@ -347,7 +365,7 @@ def call_tool(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Call a tool of a server, and show what it answers.
+    """Call a tool of a server, and show its result.
 
     A value is text where the schema of the tool wants text, else JSON. The exit status is 1 where
     the tool reports an error.
@@ -433,7 +451,7 @@ def trust(
         bool, typer.Option("--revoke", help="Trust it no longer; nothing is started.")
     ] = False,
 ) -> None:
-    """Allow a server that a project names, after showing what is started or contacted.
+    """Trust a server that a project names, after showing its entry.
 
     Where its tools have changed since their first use, what they say now is shown too, and
     accepted with your word. A changed entry in the config asks anew.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 import rath.memory
 from rath import config
 from rath._core.dataclasses import dataclass
+from rath.cli.lists import Limit, TextFilter, page_of, say_page
 from rath.cli.render import one_line, say_table
 from rath.cli.terminal import (
     AsJson,
@@ -66,7 +67,7 @@ def add(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remember a note; the same words in the same category are one note."""
+    """Add a note; the same words in the same category are one note."""
     try:
         content = sys.stdin.read() if text == "-" else text
     except UnicodeDecodeError as exc:
@@ -106,7 +107,7 @@ def forget(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove notes, or all that came from a session, so that nothing of them is left."""
+    """Erase notes, or all that came from a session, without a trace."""
     if bool(uris) == (session is not None):
         raise Misuse("expected either URIs or --session ID")
     is_wide = recursive or session is not None
@@ -134,7 +135,7 @@ def forget(
 
 
 def rebuild(path: StorePath = None, namespace: Namespace = None, as_json: AsJson = False) -> None:
-    """Build the index of a local store again from its files, and tell what was wrong in it."""
+    """Rebuild the index of a local store from its files."""
     directory = _StoreChoice("local", path, namespace).local_directory()
     try:
         report = rebuild_index(directory)
@@ -154,12 +155,14 @@ def list_notes(
     depth: Annotated[
         int, typer.Option("--depth", min=0, help="How many levels below; 0 is one listing.")
     ] = 3,
+    filter_text: TextFilter = None,
+    limit: Limit = 1000,
     memory: MemoryName = "local",
     path: StorePath = None,
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """List notes and directories: the whole store, or what is below a URI."""
+    """List notes and directories: the whole store, or below a URI."""
     ops = [
         rath.memory.MemoryOpTree(_full_uri(top), depth) for top in ([uri] if uri else MEMORY_SCOPES)
     ]
@@ -168,18 +171,26 @@ def list_notes(
             entry for op in ops for entry in _ask(store, op, rath.memory.MemoryListResult).entries
         ]
         name = store.handle
-    if as_json:
-        say_json({"store": name, "entries": entries})
-        return
-    say_table(
-        [
-            [f"{entry.uri}/" if entry.is_dir else entry.uri,
-             "" if entry.size is None else f"{entry.size} B"]
-            for entry in entries
-        ],
-        ["", "dim"],
-    )  # fmt: skip
-    note(f"{sum(not entry.is_dir for entry in entries)} files in {name}")
+
+    def show(shown: Sequence[rath.memory.MemoryEntry]) -> None:
+        say_table(
+            [
+                [f"{entry.uri}/" if entry.is_dir else entry.uri,
+                 "" if entry.size is None else f"{entry.size} B"]
+                for entry in shown
+            ],
+            ["", "dim"],
+        )  # fmt: skip
+        note(f"{sum(not entry.is_dir for entry in shown)} files in {name}")
+
+    say_page(
+        page_of(entries, "entry", text=filter_text, limit=limit),
+        "entries",
+        show,
+        as_json=as_json,
+        empty=f"nothing in {name} fits" if filter_text else f"0 files in {name}",
+        facts={"store": name},
+    )
 
 
 def find_notes(
@@ -193,7 +204,7 @@ def find_notes(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the notes that an agent would be reminded of, the closest first, with their scores."""
+    """Search notes as an agent does, the closest first, with scores."""
     op = rath.memory.MemoryOpFind(" ".join(query), _full_uri(inside) if inside else None, top_k)
     choice = _StoreChoice(memory, path, namespace)
     with choice.open_store() as store:
@@ -215,7 +226,7 @@ def show_note(
     namespace: Namespace = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a note, and beside it where it comes from and when it expires."""
+    """Show a note with its sources and its expiry."""
     # A note in another encoding is shown as far as that goes, as `find` shows it.
     op = rath.memory.MemoryOpRead(_full_uri(uri), encoding=None)
     with _StoreChoice(memory, path, namespace).open_store() as store:

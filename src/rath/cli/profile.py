@@ -46,7 +46,7 @@ def profile(
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show by module path where time, tokens and money of a session or a job went.
+    """Profile a session or a job: time, tokens and cost by module path.
 
     Of a session counts all that it came from, of a job each item that has a session.
     """

@@ -34,6 +34,9 @@ STATE_STYLES = {
 }
 
 _SIZES = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
+UNPRICED = "unpriced"
+"""The one word for a price that is not known."""
+
 _CENT = Decimal("0.01")
 _SMALL = Decimal("0.000001")
 _MIN_CUT, _MAX_NAME = 8, 24
@@ -90,8 +93,15 @@ def count_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def money(usd: Decimal) -> str:
-    """Return US dollars: to the cent, and as exactly as needed below one."""
+def money(usd: Decimal, *, is_complete: bool = True) -> str:
+    """Return US dollars: to the cent, and as exactly as needed below one.
+
+    Args:
+        usd: What is known of a sum.
+        is_complete: Whether all of it is known; else the text says that some is `unpriced`.
+    """
+    if not is_complete:
+        return UNPRICED if usd == 0 else f"{money(usd)} + {UNPRICED}"
     if usd == 0 or usd >= _CENT:
         return f"${usd.quantize(_CENT):,f}"
     return f"${usd.quantize(_SMALL).normalize():f}" if usd >= _SMALL else "<$0.000001"

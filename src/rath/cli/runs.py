@@ -59,14 +59,12 @@ def resume_session(
     ] = False,
     workspace: Annotated[
         WorkspaceMode,
-        typer.Option(
-            "--workspace", metavar="MODE", help="require, rebuild or none, where files are gone."
-        ),
+        typer.Option("--workspace", metavar="require|rebuild|none", help="Where files are gone."),
     ] = "require",
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run under the same id and in the same log.
+    """Resume a run that was cut off, failed or waits, in its own log.
 
     What is recorded is not done again. The exit status is 1 where the run waits for somebody.
     """
@@ -80,7 +78,7 @@ def resume_session(
             _decide(found, text)
         with program_errors(workflow):
             done = _resume(program, found, store, goes_on=goes_on, workspace=workspace)
-        _show_resumed(done, _waiting(done, store), as_json=as_json)
+        _show_resumed(done, _waiting(done, store), store, as_json=as_json)
         if isinstance(done.outcome, Suspended):
             raise typer.Exit(Exit.WORLD)
 
@@ -162,7 +160,7 @@ def _show_differences(session: Session, workflow: Workflow, *, as_json: bool) ->
         item(str(each))
 
 
-def _show_resumed(session: Session, stopped: Session, *, as_json: bool) -> None:
+def _show_resumed(session: Session, stopped: Session, store: str | None, *, as_json: bool) -> None:
     """Show a session, and what `stopped` waits for, on which that depends."""
     outcome, n_rows = outcome_json(session.outcome), len(session.chunk_table)
     waiting = [each for each in stopped.open_calls if each.waits]
@@ -187,7 +185,7 @@ def _show_resumed(session: Session, stopped: Session, *, as_json: bool) -> None:
             item(f"--decide {each.call.id}=retry, skip or done", depth=2)
             continue
         item(waiting_text(each))
-        for command in reply_commands(stopped, each):
+        for command in reply_commands(stopped, each, store):
             item(command, depth=2)
 
 
@@ -202,12 +200,14 @@ def replay_session(
     ] = None,
     provider: Annotated[
         str | None,
-        typer.Option("--provider", metavar="NAME", help="The entry of the config to ask instead."),
+        typer.Option(
+            "--provider", metavar="PROVIDER", help="The entry of the config to ask instead."
+        ),
     ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a session from its record alone, without a network; with --at go on from a row, live.
+    """Replay a session from its record, offline; --at branches there, live.
 
     The exit status is 1 where the replay is not what the record says, and 3 where the record lacks
     what it would be made of.
@@ -269,7 +269,7 @@ def serve(
     ] = False,
     store: StoreUrl = None,
 ) -> None:
-    """Serve a workflow as a tool, over stdio or HTTP, until it is ended.
+    """Serve a workflow as an MCP tool, over stdio or HTTP.
 
     Clients give a message, and get the answer and the id of a session that is stored here. What
     the program prints goes to standard error.

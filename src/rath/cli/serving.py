@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rath.cli.lists import MOST_LISTED, Limit, TextFilter, page_of, say_page
 from rath.cli.render import item
 from rath.cli.runs import load_workflow
 from rath.cli.stores import StoreUrl, use_store
-from rath.cli.terminal import AsJson, CommandError, Misuse, misuse_on, say_json
+from rath.cli.terminal import AsJson, CommandError, Misuse, misuse_on
 from rath.flow.serving.serve import LOOPBACK
 from rath.llm.embedding import EmbeddingProvider
 from rath.serving.principals import Principal, TokenFile
@@ -52,7 +54,7 @@ def serve_workflow(
     key: Annotated[Path | None, typer.Option("--key", help="File of its private key.")] = None,
     store: StoreUrl = None,
 ) -> None:
-    """Serve a workflow to clients of OpenAI, A2A, MCP and AG-UI over HTTP, until it is ended.
+    """Serve a workflow over HTTP to clients of OpenAI, A2A, MCP and AG-UI.
 
     Without --openai, --a2a, --mcp or --agui all four are served. MODULE:WORKFLOW is the program,
     such as agents:team, or path/agents.py:team.
@@ -145,19 +147,27 @@ def add_token(
         typer.echo(TokenFile().add(principal))
 
 
-def list_tokens(as_json: AsJson = False) -> None:
-    """List who has a token, since when, and with which limits."""
-    tokens = TokenFile().principals()
-    if as_json:
-        say_json(
-            [{**_as_json(principal), "created": str(created)} for principal, created in tokens]
-        )
-        return
-    if not tokens:
-        typer.echo("no tokens; make one with: rath serve token add NAME")
-    for principal, created in tokens:
-        limits = ", ".join(f"{key} {value}" for key, value in _as_json(principal).items())
-        item(f"{limits}, since {created:%Y-%m-%d %H:%M} UTC", depth=0)
+def list_tokens(
+    text: TextFilter = None, limit: Limit = MOST_LISTED, as_json: AsJson = False
+) -> None:
+    """List the clients that have a token, and limits."""
+    tokens = [
+        {**_as_json(principal), "created": created}
+        for principal, created in TokenFile().principals()
+    ]
+
+    def show(shown: Sequence[dict[str, object]]) -> None:
+        for each in shown:
+            limits = ", ".join(f"{key} {value}" for key, value in each.items() if key != "created")
+            item(f"{limits}, since {each['created']:%Y-%m-%d %H:%M} UTC", depth=0)
+
+    say_page(
+        page_of(tokens, "token", text=text, limit=limit),
+        "tokens",
+        show,
+        as_json=as_json,
+        empty="no token fits" if tokens else "no tokens; make one with: rath serve token add NAME",
+    )
 
 
 def _as_json(principal: Principal) -> dict[str, object]:
@@ -174,7 +184,7 @@ def _as_json(principal: Principal) -> dict[str, object]:
 def remove_token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the client.")],
 ) -> None:
-    """Remove the token of a client; servers refuse it from the next request on."""
+    """Revoke the token of a client, from its next request on."""
     try:
         TokenFile().remove(name)
     except KeyError:

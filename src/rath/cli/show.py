@@ -12,7 +12,7 @@ from rath._core.text import short_id
 from rath.cli import render
 from rath.cli.decisions import reply_commands, waiting_calls, waiting_text
 from rath.cli.stores import SessionText, StoreUrl, locate, use_store
-from rath.cli.terminal import AsJson, Damaged, Exit, say_json, say_part
+from rath.cli.terminal import AsJson, Damaged, Exit, Misuse, NoPager, paged, say_json, say_part
 from rath.session import Session, events, record
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, RowId, readable_json
@@ -36,30 +36,38 @@ _KIND_STYLES = {"system": "magenta", "user": "green", "assistant": "cyan", "tool
 def show(
     session: SessionText,
     is_full: Annotated[bool, typer.Option("--full", help="Whole texts, on many lines.")] = False,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            "--rows", metavar="A:B", help="Only rows A to B-1; 7 is one, -5: are the last five."
+        ),
+    ] = None,
+    no_pager: NoPager = False,
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a session: where it comes from, its rows, and how each came about.
+    """Show a session: origin, state, rows, and the call behind each row.
 
     Of a run in progress it shows what was said so far. Of a damaged log it shows what can be
     believed, and ends with status 4.
     """
-    with use_store(store_url) as store:
+    with use_store(store_url) as store, paged(is_off=no_pager):
         ident, place = locate(session, store)
         loaded = load(place, ident, recover=True)
+        shown = row_range(rows, len(loaded.session.chunk_table))
         state = _state_of(loaded, place)
         waiting = () if loaded.problem is not None else waiting_sessions(loaded.session)
         if as_json:
-            say_json(_jsonable(loaded, state, waiting))
+            say_json(_jsonable(loaded, state, waiting, shown))
         else:
             _say_head(loaded, state)
-            render.say_lines(_row_lines(loaded, is_full=is_full))
+            render.say_lines(_row_lines(loaded, shown, is_full=is_full))
             _say_rest(loaded)
             for each in waiting:
                 for call in each.open_calls:
                     if call.waits:
                         _say_marked("?", "magenta", render.one_line(waiting_text(call)))
-                        commands = reply_commands(each, call)
+                        commands = reply_commands(each, call, store_url)
                         render.say_lines(
                             render.line((f"      {each}", "dim"), is_whole=True)
                             for each in commands
@@ -81,7 +89,7 @@ def tail(
     ] = 10,
     store_url: StoreUrl = None,
 ) -> None:
-    """Show the last rows of a session; with -f also each new one, and words as they are streamed.
+    """Show the last rows of a session; with -f follow the run as it streams.
 
     It ends when the run does, or with Ctrl-C.
     """
@@ -172,12 +180,40 @@ def _took(loaded: Loaded) -> Iterator[str]:
         yield render.count_of(usage.total_tokens, "token")
     if n_calls:
         cost = Body(loaded.session.chunk_table, entries, given=loaded.header.given).cost()
-        yield render.money(cost.usd) + ("" if cost.is_complete else " and what is not known")
+        yield render.money(cost.usd, is_complete=cost.is_complete)
 
 
-def _row_lines(loaded: Loaded, *, is_full: bool) -> Iterator[Text]:
+def row_range(text: str | None, n_rows: int) -> range:
+    """Return the rows that `--rows` names, all of them without it.
+
+    Raises:
+        Misuse: It is no range.
+    """
+    if text is None:
+        return range(n_rows)
+    begin, colon, end = text.partition(":")
+    try:
+        start = int(begin) if begin or not colon else None
+        stop = (int(end) if end else None) if colon else start
+    except ValueError:
+        raise Misuse(
+            f"--rows {text!r} is no range of rows; expected A:B, A:, :B or one number"
+        ) from None
+    if colon:
+        return range(n_rows)[start:stop]
+    assert start is not None  # without a colon there is a number
+    return range(n_rows)[start:] if start == -1 else range(n_rows)[start : start + 1]
+
+
+def _row_lines(loaded: Loaded, shown: range, *, is_full: bool) -> Iterator[Text]:
     entry_of = makers(loaded.session.record)
-    for index, row in enumerate(loaded.session.chunk_table):
+    table = loaded.session.chunk_table
+    if len(shown) < len(table):
+        first = f"rows {shown.start} to {shown.stop - 1}" if len(shown) > 1 else "no row"
+        first = f"row {shown.start}" if len(shown) == 1 else first
+        yield render.line((f"{first} of {len(table)}", "dim"))
+    for index in shown:
+        row = table[index]
         if is_full:
             yield render.line((f"{index:>3} {row.kind_name}", _KIND_STYLES.get(row.kind_name, "")))
             text: Any = row.payload.get("content")
@@ -232,7 +268,9 @@ def _say_marked(mark: str, style: str, text: str) -> None:
     render.say_table([[f"    {mark}", text]], [style, ""], is_folded=True, gap=1)
 
 
-def _jsonable(loaded: Loaded, state: str, waiting: Sequence[Session]) -> dict[str, Any]:
+def _jsonable(
+    loaded: Loaded, state: str, waiting: Sequence[Session], shown: range
+) -> dict[str, Any]:
     session, operation, unfinished = loaded.session, _operation(loaded), loaded.unfinished
     entry_of = makers(session.record)
     return {
@@ -259,7 +297,8 @@ def _jsonable(loaded: Loaded, state: str, waiting: Sequence[Session]) -> dict[st
                 "payload": dict(row.payload),
                 "entry": entry_of[row.id].id if row.id in entry_of else None,
             }
-            for index, row in enumerate(session.chunk_table)
+            for index in shown
+            for row in [session.chunk_table[index]]
         ],
         "entries": [entry_to_jsonable(entry) for entry in session.record],
         "waiting": waiting_calls(waiting),

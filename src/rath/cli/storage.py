@@ -1,8 +1,9 @@
-"""`rath export`, `import`, `fork`, `rm`, `prune` and `verify`: the stored form of sessions."""
+"""`rath export`, `import`, `fork`, `rm`, `prune`, `gc` and `verify`: what is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID
@@ -27,7 +28,9 @@ from rath.cli.terminal import (
     CommandError,
     EvidenceMissing,
     Exit,
+    IsAgreed,
     Misuse,
+    ask_yes_no,
     duration,
     misuse_on,
     note,
@@ -50,7 +53,7 @@ def export_session(
     is_forced: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
     store_url: StoreUrl = None,
 ) -> None:
-    """Write a session to one file, with all that it came from and what its logs name.
+    """Export a session with its ancestors to one file.
 
     `rath import` puts it into another store. The file holds what was said and done, but no key.
     Where the store lacks some of that, the file is written without it, and the exit status is 3.
@@ -75,7 +78,7 @@ def import_sessions(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `rath export`.")],
     store_url: StoreUrl = None,
 ) -> None:
-    """Put the sessions of a file into a store; prints the ids of those that were exported.
+    """Import the sessions of an exported file into a store.
 
     What the store holds already is kept. One that holds something else under the same id is never
     overwritten: nothing is imported then. A damaged file is refused, with status 4.
@@ -98,7 +101,7 @@ def fork_session(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Store a child of a session, with all of its rows or with the first ones, and say its id."""
+    """Fork a session: store a child with all or the first of its rows."""
     with load_sessions(session, store=store) as (parent,):
         with misuse_on(ValueError):
             # A branch with which nobody goes on yet.
@@ -122,7 +125,7 @@ def rm(
     ] = False,
     store_url: StoreUrl = None,
 ) -> None:
-    """Move sessions to the trash. What was made from them loads as before.
+    """Move sessions to the trash; their descendants load as before.
 
     They lie there until `rath prune` or `rath gc` empties it.
     """
@@ -165,7 +168,7 @@ def prune(
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move sessions to the trash that were last written long ago, and remove what lay there.
+    """Move old sessions to the trash, and remove what was in it before.
 
     What a session that stays came from stays too, as does what cannot be believed.
     """
@@ -181,6 +184,42 @@ def prune(
     note(f"{count_of(len(gone), 'session')} {'would go' if is_dry else 'moved'} to the trash")
     if gone and not is_dry:
         note("`rath rm --restore ID` brings one back, until the next prune")
+
+
+def collect_garbage(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Not used for so long, as 30d.")
+    ],
+    is_dry: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would go; change nothing.")
+    ] = False,
+    is_agreed: IsAgreed = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what was not used for long: sandboxes, memories, sessions.
+
+    Sessions of the default store go to its trash, and what was in the trash is removed. All else
+    is removed at once; what is open, or still needed by what stays, is kept.
+    """
+    from rath.persistence.gc import gc  # noqa: PLC0415  # loads all planes
+
+    age = duration("--older-than", older_than)
+    report = gc(older_than=age)
+    kinds = [each.name for each in fields(report) if each.name != "dry_run"]
+    n_found = sum(len(getattr(report, kind)) for kind in kinds)
+    if not is_dry:
+        question = f"Remove {count_of(n_found, 'item')} and empty the trash?"
+        if not is_agreed and not ask_yes_no(question):
+            raise CommandError("nothing is removed")
+        report = gc(older_than=age, dry_run=False)
+    if as_json:
+        say_json(report)
+        return
+    for kind in kinds:
+        for each in getattr(report, kind):
+            say(f"{kind.replace('_', ' ').removesuffix('s')}  {each}")
+    n_found = sum(len(getattr(report, kind)) for kind in kinds)
+    note(f"{count_of(n_found, 'item')} {'would be removed' if is_dry else 'removed'}")
 
 
 def _prune_line(ident: UUID, known: SessionSummary | None) -> Text:
@@ -207,7 +246,7 @@ def verify_sessions(
     store_url: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a session and all that it came from: checksums, parents, counts and contents.
+    """Verify a session and its ancestors: checksums, parents, contents.
 
     Exit status 4 where something is not what was written, 3 where something that was kept is not
     there any more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,16 +12,18 @@ from uuid import UUID
 import typer
 
 from rath import session
+from rath._core.text import did_you_mean, short_id
 from rath.cli.render import progress
 from rath.cli.terminal import CommandError, Damaged, Misuse, misuse_on, note
 from rath.errors import SessionDamaged, StoreNotFound
 from rath.session import log
 from rath.session.log.files import FileStore
-from rath.session.log.index import SessionSummary, StoreIndex
+from rath.session.log.index import SessionFilter, SessionSummary, StoreIndex
 from rath.session.log.paths import PARTIAL_SUFFIX, SESSION_FILE_SUFFIX
 from rath.session.log.store import SessionStore, open_store
 
 if TYPE_CHECKING:
+    from rath.jobs.record import JobReport
     from rath.session import Session
 
 MIN_PREFIX = 4
@@ -138,8 +140,21 @@ def find_job(text: str, store: SessionStore) -> Session:
     if found is None and _digits_in(text) is not None:
         found = load_job(store, session_id_of(text, store))
     if found is None:
-        raise CommandError(f"no job {text!r} in {store.where}; `rath jobs` lists them")
+        with use_index(store) as index:
+            near = did_you_mean(text, [report.name for _, report in iter_jobs(store, index)])
+        raise CommandError(f"no job {text!r} in {store.where}.{near} `rath jobs ls` lists them")
     return found
+
+
+def iter_jobs(store: SessionStore, index: StoreIndex) -> Iterator[tuple[str, JobReport]]:
+    """Yield the reports of the jobs of a store, each with its state, the newest first."""
+    from rath.jobs.record import OPERATOR, load_job, report_of  # noqa: PLC0415  # as above
+
+    for each in index.summaries(SessionFilter(operator=OPERATOR)):
+        job = load_job(store, each.id)
+        report = None if job is None else report_of(job.record)
+        if report is not None:
+            yield each.state, report
 
 
 def find_run(text: str | None, index: StoreIndex) -> UUID | None:
@@ -205,10 +220,13 @@ def _digits_in(text: str) -> str | None:
     return digits if is_one else None
 
 
-def _only_one(noun: str, text: str, digits: str, ids: Iterable[UUID]) -> UUID:
+def _only_one(noun: str, text: str, digits: str, ids: Collection[UUID]) -> UUID:
     found = sorted(each for each in ids if each.hex.startswith(digits))
     if not found:
-        raise CommandError(f"no {noun} of the store begins with {text!r}; `rath ls` lists them")
+        near = did_you_mean(text, {short_id(each) for each in ids})
+        raise CommandError(
+            f"no {noun} of the store begins with {text!r}.{near} `rath ls` lists them"
+        )
     if len(found) > 1:
         listed = ", ".join(map(str, found[:_MAX_LISTED]))
         more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""

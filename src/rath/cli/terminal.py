@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 import unicodedata
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
 from pathlib import PurePath
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
-from rich.console import Console
-from rich.text import Text
+
+from rath._core.lazy_imports import lazy_modules
+
+if TYPE_CHECKING:
+    from rich import console as rich_console
+    from rich import text as rich_text
+else:
+    # Help, versions and completion need no more than typer.
+    rich_console, rich_text = lazy_modules(
+        __name__, rich_console="rich.console", rich_text="rich.text"
+    )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
+NoPager = Annotated[
+    bool, typer.Option("--no-pager", help="Write long answers to the terminal at once.")
+]
 IsAgreed = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -78,14 +95,14 @@ class Damaged(CommandError):
     exit_code = Exit.DAMAGED
 
 
-def write(text: Text, *, to_stderr: bool = False) -> None:
+def write(text: rich_text.Text, *, to_stderr: bool = False) -> None:
     """Write one line, however long; its control characters are written out already."""
-    Console(stderr=to_stderr).print(text, soft_wrap=True, highlight=False)
+    rich_console.Console(stderr=to_stderr).print(text, soft_wrap=True, highlight=False)
 
 
 def say(text: str, *, style: str = "") -> None:
     """Write one line to stdout, however long."""
-    write(Text(visible(text), style))
+    write(rich_text.Text(visible(text), style))
 
 
 def say_part(text: str) -> None:
@@ -125,7 +142,67 @@ def complain(text: str) -> None:
 
 
 def _tell(label: str, style: str, text: str) -> None:
-    write(Text.assemble((f"{label}: ", style), visible(text)), to_stderr=True)
+    text = visible(text)
+    write(rich_text.Text.assemble((f"{label}: ", style), text), to_stderr=True)
+
+
+def login_name() -> str:
+    """Return the name of the user, for the record of a decision."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user without an entry, as in some containers
+        return "unknown user"
+
+
+class _HeldOutput(io.StringIO):
+    """Text for a terminal that is held back until its length is known."""
+
+    def isatty(self) -> bool:
+        """Have it written as for the terminal."""
+        return True
+
+
+@contextmanager
+def paged(*, is_off: bool = False) -> Generator[None]:
+    """Show in a pager what is written to stdout, where that is a terminal and too small for it.
+
+    The pager is that of `PAGER`, else `less`; with `PAGER=` or `PAGER=cat` there is none.
+    """
+    command = shlex.split(os.environ.get("PAGER", "less"))
+    terminal = sys.stdout
+    if is_off or not command or command == ["cat"] or not terminal.isatty():
+        yield
+        return
+    held = sys.stdout = _HeldOutput()
+    try:
+        yield
+    finally:
+        sys.stdout = terminal
+        text = held.getvalue()
+        if text.count("\n") < shutil.get_terminal_size().lines or not _page(command, text):
+            terminal.write(text)
+            terminal.flush()
+
+
+def _page(command: list[str], text: str) -> bool:
+    """Show a text in a pager; return whether there is one."""
+    # R shows colours, and F ends it where the text fits after all.
+    environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
+    try:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as pager:
+            with suppress(BrokenPipeError, KeyboardInterrupt):
+                pager.communicate(text.encode(errors="backslashreplace"))
+            while pager.returncode is None:
+                with suppress(KeyboardInterrupt):  # Ctrl-C is a key of the pager
+                    pager.wait()
+    except OSError:
+        return False
+    return True
+
+
+def heading(title: str) -> str:
+    """Return a title of a help text, bold on a terminal that takes colours."""
+    return title if os.environ.get("NO_COLOR") else typer.style(title, bold=True)
 
 
 def show_help(ctx: typer.Context) -> None:

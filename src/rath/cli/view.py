@@ -71,7 +71,7 @@ def view(
     ] = PageLimits().max_chars,
     store: StoreUrl = None,
 ) -> None:
-    """Show a session and all that it came from, or the runs of a job, on one page.
+    """Show a session, or the runs of a job, in the explorer, on one page.
 
     The page is one file that needs no network.
     """

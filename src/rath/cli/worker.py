@@ -65,7 +65,7 @@ def run_worker(
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out the items of jobs from a queue in PostgreSQL, many at once, until it is ended.
+    """Work on the items of jobs from a queue in PostgreSQL.
 
     SIGTERM or Ctrl-C end it: it takes nothing new, and what is not done after --grace another
     worker goes on with. A second one ends it at once.

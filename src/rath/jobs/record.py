@@ -92,11 +92,15 @@ class JobReport:
     errors: tuple[tuple[str, int], ...]
     """The last errors of items and how many have each, the most frequent first."""
 
+    is_priced: bool = True
+    """Whether the cost of every run that took tokens is known."""
+
     def __str__(self) -> str:
         states = ", ".join(f"{number} {state}" for state, number in self.counts.items())
         lines = [
             f"job {self.name}: {self.n_items} items: {states or 'none'}",
-            f"{self.n_attempts} attempts, {self.tokens} tokens, {self.usd:f} US dollars",
+            f"{self.n_attempts} attempts, {self.tokens} tokens, {self.usd:f} US dollars"
+            + ("" if self.is_priced else " and unpriced calls"),
         ]
         lines += [f"{number} x {error}" for error, number in self.errors[:_MAX_ERRORS]]
         return "\n".join(lines)
@@ -125,6 +129,7 @@ def report_of(record: Iterable[Entry]) -> JobReport | None:
         sum(0 if each.usage is None else each.usage.total_tokens for each in last),
         sum((each.usd for each in last if each.usd is not None), Decimal(0)),
         tuple(errors.most_common()),
+        all(each.usd is not None for each in last if each.usage is not None),
     )
 
 
