@@ -418,16 +418,31 @@ class Stepped(FileStore):
                 yield data
 
 
-def followed(log: LogMaker, sessions: Path, rath: Rath) -> tuple[int, str]:
+def followed(log: LogMaker, sessions: Path, rath: Rath, *options: str) -> tuple[int, str]:
     save(sessions, log, is_finished=False)
     store = Stepped(sessions, log)
-    result = rath("tail -f", str(log.session), "--store", url_of(store))
+    result = rath("tail -f", str(log.session), "--store", url_of(store), *options)
     return result.exit_code, result.stdout
 
 
 def test_each_step_of_a_run_is_displayed_as_it_comes(rath: Rath, sessions: Path) -> None:
     log = LogMaker().begun().said("go")
     assert followed(log, sessions, rath) == (Exit.ANSWERED, FOLLOWED)
+
+
+def test_a_program_gets_a_line_of_json_for_each_step(rath: Rath, sessions: Path) -> None:
+    log = LogMaker().begun().said("go")
+    status, stdout = followed(log, sessions, rath, "--json")
+    told = [json.loads(line) for line in stdout.splitlines()]
+    names = [each["entry"] if each["event"] == "entry" else each["event"] for each in told]
+    assert status == Exit.ANSWERED
+    assert names == [
+        "row", "text", "text", "row", "model_call", "tool_start", "tool_end", "row", "verdict",
+        "failed", "resumed", "row", "state",
+    ]  # fmt: skip
+    assert [each["index"] for each in told if each["event"] == "row"] == [0, 1, 2, 3]
+    assert told[1]["text"] + told[2]["text"] == "Hello wor"
+    assert told[-1] == {"event": "state", "state": "completed"}
 
 
 def test_ctrl_c_ends_it_quietly(rath: Rath, sessions: Path) -> None:

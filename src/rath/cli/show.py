@@ -12,7 +12,17 @@ from rath._core.text import short_id
 from rath.cli import render
 from rath.cli.decisions import reply_commands, waiting_calls, waiting_text
 from rath.cli.stores import SessionText, StoreUrl, locate, use_store
-from rath.cli.terminal import AsJson, Damaged, Exit, Misuse, NoPager, paged, say_json, say_part
+from rath.cli.terminal import (
+    AsJson,
+    Damaged,
+    Exit,
+    Misuse,
+    NoPager,
+    paged,
+    say_json,
+    say_json_line,
+    say_part,
+)
 from rath.session import Session, events, record
 from rath.session.body import Body
 from rath.session.chunk import ChunkRow, RowId, readable_json
@@ -88,6 +98,9 @@ def tail(
         int, typer.Option("--rows", "-n", min=0, help="How many rows to begin with.")
     ] = 10,
     store_url: StoreUrl = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write one line of JSON for each row or event.")
+    ] = False,
 ) -> None:
     """Show the last rows of a session; with -f follow the run as it streams.
 
@@ -96,8 +109,8 @@ def tail(
     with use_store(store_url) as store:
         ident, place = locate(session, store)
         loaded = load(place, ident, recover=True)
-        follower = _Follower(loaded)
-        render.say_lines(follower.last_rows(n_rows))
+        follower = _JsonFollower(loaded) if as_json else _Follower(loaded)
+        follower.show_last(n_rows)
         if loaded.problem is not None:
             raise Damaged(str(loaded.problem))
         if is_followed:
@@ -110,10 +123,7 @@ def tail(
             finally:
                 follower.end_text()
             loaded = load(place, ident, recover=True)
-        state = _state_of(loaded, place)
-        render.say_lines(
-            [render.line(("state  ", "dim"), (state, render.STATE_STYLES.get(state, "")))]
-        )
+        follower.show_state(_state_of(loaded, place))
         if loaded.problem is not None:
             raise Damaged(str(loaded.problem))
 
@@ -325,13 +335,18 @@ class _Follower:
         self._is_in_text = False
         self._streamed = "" if unfinished is None else unfinished.partial_text
 
-    def last_rows(self, n_rows: int) -> Iterator[Text]:
-        """Yield the lines of the last rows, and of what was streamed after them."""
+    def show_last(self, n_rows: int) -> None:
+        """Show the last rows, and what was streamed after them."""
         start = max(0, self._n_rows - n_rows)
-        for index, row in enumerate(self._table.since(start), start=start):
-            yield _row_line(index, row)
+        rows = enumerate(self._table.since(start), start=start)
+        render.say_lines(_row_line(index, row) for index, row in rows)
         if self._streamed:
-            yield render.line(_INDENT, (render.one_line(self._streamed), "cyan"))
+            render.say_lines([render.line(_INDENT, (render.one_line(self._streamed), "cyan"))])
+
+    def show_state(self, state: str) -> None:
+        """Show the state at the end."""
+        style = render.STATE_STYLES.get(state, "")
+        render.say_lines([render.line(("state  ", "dim"), (state, style))])
 
     def show(self, event: events.Event) -> None:
         """Show a new event."""
@@ -386,6 +401,55 @@ class _Follower:
                 pass  # The state is told at the end, and places with what ran there.
             case _:
                 assert_never(event)
+
+
+class _JsonFollower(_Follower):
+    """Writes a line of JSON for each row and event."""
+
+    def show_last(self, n_rows: int) -> None:
+        start = max(0, self._n_rows - n_rows)
+        for index, row in enumerate(self._table.since(start), start=start):
+            self._say_row(index, row)
+        if self._streamed:
+            say_json_line({"event": "text", "text": self._streamed})
+
+    def show_state(self, state: str) -> None:
+        say_json_line({"event": "state", "state": state})
+
+    def show(self, event: events.Event) -> None:
+        match event:
+            case events.PartialText():
+                say_json_line({"event": "text", "text": event.text})
+            case events.Row(index, row):
+                self._n_rows = index + 1
+                self._say_row(index, row)
+            case record.RecordEntry():
+                say_json_line({"event": "entry", **entry_to_jsonable(event)})
+            case events.Intent():
+                started = {"call": event.call_id, "tool": event.tool, "effects": event.effects}
+                say_json_line({"event": "tool_start", **started})
+            case events.PendingResult():
+                self._results[event.run.id] = event
+                ended = {"call": event.run.call_id, "tool": event.run.tool}
+                say_json_line({"event": "tool_end", **ended, "status": event.run.status})
+            case events.RoundEnd(_, ids):
+                for result in [self._results.pop(each, None) for each in ids]:
+                    if result is not None and result.shown is not None:
+                        self._say_row(self._n_rows, result.shown)
+                        self._n_rows += 1
+            case events.Failed(how, error):
+                say_json_line({"event": "failed", "state": how, "error": error})
+            case events.Reopened():
+                say_json_line({"event": "resumed"})
+            case _:
+                pass  # as in the text: what belongs to no row is told with the state
+
+    def end_text(self) -> None:
+        """Every text has a line of its own."""
+
+    def _say_row(self, index: int, row: ChunkRow) -> None:
+        facts = {"index": index, "kind": row.kind_name, "payload": dict(row.payload)}
+        say_json_line({"event": "row", **facts})
 
 
 def row_text(row: ChunkRow) -> str:

@@ -116,6 +116,12 @@ def say_json(payload: object) -> None:
     say(json.dumps(payload, indent=2, default=_jsonable))
 
 
+def say_json_line(payload: object) -> None:
+    """Write JSON to stdout on one line, for a program that reads one after another."""
+    say(json.dumps(payload, default=_jsonable))
+    sys.stdout.flush()
+
+
 def _jsonable(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}

@@ -164,7 +164,7 @@ GROUPS: Mapping[str, str] = {
     "config": "Show and change the configuration.",
     "jobs": "Jobs: workflows over many items, listed, followed, retried and cancelled.",
     "mcp": "Tool servers of the config: add, list, test, call and trust them.",
-    "serve": "Serve a workflow to clients of OpenAI, A2A, MCP and AG-UI: rath serve MODULE:WORKFLOW.",
+    "serve": "Serve a workflow over OpenAI, A2A, MCP and AG-UI: rath serve MODULE:WORKFLOW.",
     "serve token": "Tokens of clients: make, list and revoke them.",
     "memory": "Notes that agents remember: add, find, list and erase them.",
 }
