@@ -14,8 +14,9 @@ from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
 from rath.cli.render import count_of, head, item, one_line
 from rath.cli.stores import SessionText, StoreUrl, load_sessions
-from rath.cli.terminal import AsJson, Misuse, login_name, misuse_on, say, say_json
+from rath.cli.terminal import AsJson, Misuse, misuse_on, say, say_json
 from rath.session import Session
+from rath.session.calls.decisions import login_name
 from rath.session.chunk import readable_json
 from rath.session.log.index.database import OUTCOME_STATES
 from rath.session.open_calls import OpenCall, WaitsFor

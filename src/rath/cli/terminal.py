@@ -152,14 +152,6 @@ def _tell(label: str, style: str, text: str) -> None:
     write(rich_text.Text.assemble((f"{label}: ", style), text), to_stderr=True)
 
 
-def login_name() -> str:
-    """Return the name of the user, for the record of a decision."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a user without an entry, as in some containers
-        return "unknown user"
-
-
 class _HeldOutput(io.StringIO):
     """Text for a terminal that is held back until its length is known."""
 
