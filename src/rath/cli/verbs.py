@@ -154,7 +154,9 @@ VERBS: Mapping[str, Verb] = {
         "storage:verify_sessions",
         "Verify a session and its ancestors: checksums, parents, contents.",
     ),
-    "view": Verb("view:view", "Show a session, or the runs of a job, in the explorer, on one page."),
+    "view": Verb(
+        "view:view", "Show a session, or the runs of a job, in the explorer, on one page."
+    ),
     "worker": Verb("worker:run_worker", "Work on the items of jobs from a queue in PostgreSQL."),
 }
 """By the words that call the verb, those of its group included."""
