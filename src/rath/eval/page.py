@@ -133,7 +133,7 @@ def _started(evaluation: Evaluation) -> int | None:
 
 def _run(evaluation: Evaluation) -> Json:
     report = evaluation.report()
-    is_priced = any(each.usd is not None for each in (*evaluation.runs, *evaluation.items))
+    costs = [*(each.usd for each in evaluation.runs), *(each.usd for each in evaluation.items)]
     counts: dict[str, int] = defaultdict(int)
     for each in evaluation.runs:
         counts[each.status] += 1
@@ -142,7 +142,7 @@ def _run(evaluation: Evaluation) -> Json:
         "at": _started(evaluation),
         "counts": dict(counts),
         "tokens": report.tokens,
-        "usd": f"{report.usd:f}" if is_priced else None,
+        "usd": f"{report.usd:f}" if any(each is not None for each in costs) else None,
         "seconds": report.seconds,
         "scores": {
             each.scorer: {

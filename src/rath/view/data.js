@@ -82,7 +82,8 @@ class Book {
     let birth;
     rows.forEach((number, index) => {
       const row = this.rows[number];
-      if (row.s !== birth) items.push({ type: "band", row, entry: begins.get(row.s) });
+      // What a user says in a conversation is plain from the row.
+      if (row.s !== birth && this.byId.get(this.ids[row.s])?.kind !== "op_input") items.push({ type: "band", row, entry: begins.get(row.s) });
       birth = row.s;
       items.push({ type: "row", row, index, entry: this.made[number] });
       for (const entry of after.get(index) ?? []) items.push({ type: "event", entry });

@@ -153,7 +153,7 @@ class Lineage {
     const number = (name) => line.sessions.reduce((all, session) => all + Number(session[name] ?? 0), 0);
     const ends = line.kind === "forks" ? extremes(line.branches.map((branch) => outcomeOf(book, branch.map((at) => this.family.sessions[at])))) : [];
     const words = {
-      forks: () => [count(line.branches.length, "branch", "branches"), line.branches.length > line.others.length ? `${line.branches.length - line.others.length} of them below` : ""],
+      forks: () => [count(line.branches.length, "branch", "branches"), line.branches.length > line.others.length ? `${line.branches.length - line.others.length} below` : ""],
       talk: () => [`Conversation, ${count(line.sessions.filter((session) => session.calls).length, "turn")}`, line.sessions.map((session) => session.title).find(Boolean) ?? ""],
       merges: () => [count(line.sessions.length, "merge"), ""],
     }[line.kind]();

@@ -74,7 +74,7 @@ def test_many_branches_are_one_line_with_the_best_and_the_worst(
     page = page_of(open_page, tmp_path, made, 8)
     group = page.locator(".group")
     expect(group).to_contain_text("30 branches")
-    expect(group).to_contain_text("1 of them below")
+    expect(group).to_contain_text("1 below")
     expect(page.locator("#sessions [role=treeitem]")).to_have_count(6)
     group.get_by_role("button", name="best 0.97").click()
     expect(page.locator(".rows-head")).to_contain_text(str(made[N].id)[:8])
@@ -164,6 +164,8 @@ def test_a_conversation_is_one_strand(
     expect(page.locator("#sessions [role=treeitem]")).to_have_count(2)
     expect(page.locator(".group")).to_contain_text("Conversation, 4 turns")
     expect(page.locator(".session.selected")).to_contain_text("And in 1904?")
+    inputs = page.locator(".line.band", has_text="input")
+    expect(inputs).to_have_count(0)
     page.locator(".group").click()
     expect(page.locator(".session", has_text="And in 1902?")).to_have_count(2)
     assert lanes(page) == 1
