@@ -101,7 +101,11 @@ def test_headers_of_the_environment_are_not_for_a_projects_endpoint(
 @pytest.mark.parametrize(
     ("entry", "level", "text"),
     [
-        ({"provider_kind": "opnai"}, "problem", "no provider kind 'opnai'. Did you mean 'openai'?"),
+        (
+            {"provider_kind": "opnai"},
+            "problem",
+            "unknown provider_kind 'opnai'. Did you mean 'openai'?",
+        ),
         ({"provider_kind": "of-a-program"}, "warning", "no provider kind 'of-a-program'."),
         ({"base_url": "host/v1"}, "problem", "must begin with http:// or https://"),
         (

@@ -103,8 +103,8 @@ def test_a_key_of_the_environment_or_the_provider_is_enough(
 
 
 def test_an_unknown_kind_is_a_problem() -> None:
-    compiled = flow.Agent("p", flow.Provider(model="m", provider_kind="opnai")).compile()
-    with pytest.raises(ValueError, match=r"agent: unknown provider_kind 'opnai'.*'openai'"):
+    compiled = flow.Agent("p", flow.Provider(model="m", provider_kind="smoke")).compile()
+    with pytest.raises(ValueError, match=r"agent: unknown provider_kind 'smoke'.*openai"):
         compiled.validate(raise_on_error=True)
 
 
@@ -293,7 +293,7 @@ def test_clients_of_others_are_not_asked() -> None:
 def test_fallbacks_are_checked_like_their_provider(serve: Serve) -> None:
     server = serve(models=["gpt-9"])
     fallbacks = [
-        flow.Provider(model="m", provider_kind="opnai"),
+        flow.Provider(model="m", provider_kind="smoke"),
         flow.Provider(model="m", provider_kind="anthropic"),
         flow.Provider(base_url=server.base_url, api_key=KEY),
         at(server, model="gpt-7"),
@@ -303,7 +303,7 @@ def test_fallbacks_are_checked_like_their_provider(serve: Serve) -> None:
     assert [problem.partition(":")[0] for problem in offline] == [
         "agent, fallback 1", "agent, fallback 2", "agent, fallback 3",
     ]  # fmt: skip
-    assert "Did you mean 'openai'" in offline[0]
+    assert "unknown provider_kind 'smoke'" in offline[0]
     assert "No Anthropic api_key" in offline[1]
     assert "model is required" in offline[2]
     live = compiled.validate(live=True)

@@ -154,7 +154,7 @@ def test_a_failure_after_the_answer_is_no_lack(serve: Serve) -> None:
     ("provider", "text"),
     [
         (Provider(model="m"), "No API key found"),
-        (Provider(model="m", provider_kind="opnai"), "Did you mean 'openai'"),
+        (Provider(model="m", provider_kind="smoke"), "unknown provider_kind"),
         (Provider(model="m", api_key=KEY, base_url="nowhere"), "base_url must begin with"),
     ],
 )

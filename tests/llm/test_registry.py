@@ -40,10 +40,17 @@ def test_openai_is_the_default_kind() -> None:
 
 
 def test_an_unknown_kind_names_the_nearest_and_all() -> None:
-    with pytest.raises(ValueError, match="unknown provider_kind 'opnai'") as caught:
-        chat_client_for(Provider(provider_kind="opnai"))
+    with pytest.raises(ValueError, match="unknown provider_kind 'opneai'") as caught:
+        Provider(provider_kind="opneai")
     assert "Did you mean 'openai'?" in str(caught.value)
     assert "local" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["smoke", "openai2", "my-openai"])
+def test_a_kind_that_may_come_later_is_refused_when_it_is_called(kind: str) -> None:
+    provider = Provider(provider_kind=kind)
+    with pytest.raises(ValueError, match=f"unknown provider_kind '{kind}'"):
+        chat_client_for(provider)
 
 
 def test_registering_again_replaces() -> None:

@@ -73,7 +73,7 @@ class LateSchemas(NoExecutor):
             ToolNameConflictError,
             "run_code",
         ),
-        ({"tools": [echo]}, TypeError, "tool"),
+        ({"tools": [lambda: None]}, TypeError, "@rath.tool"),
         ({"tools": ["tool"]}, TypeError, "tool"),
         ({"tools": [FunctionTool]}, TypeError, "tool"),
         ({"timeout": 0}, ValueError, "timeout"),

@@ -11,10 +11,11 @@ from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
 
 if TYPE_CHECKING:
-    import difflib
     from importlib import metadata
+
+    from rath._core import text
 else:
-    difflib, metadata = lazy_modules(__name__, "difflib", "importlib.metadata")
+    metadata, text = lazy_modules(__name__, "importlib.metadata", "rath._core.text")
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class Registry(Generic[T]):
             ValueError: The name is taken and `replace` is False.
         """
         with self._lock:
-            if not replace and self._is_known(name):
+            if not replace and self.is_known(name):
                 raise ValueError(
                     f"{self.plane} {name!r} is already registered; choose another name or pass "
                     "replace=True"
@@ -95,6 +96,15 @@ class Registry(Generic[T]):
             self._loaded.pop(name, None)
             if self._default == name:
                 self._default = None
+
+    def check(self, name: str) -> None:
+        """Refuse a name that is not known; loads nothing.
+
+        Raises:
+            LookupError: As `get` does.
+        """
+        if not self.is_known(name):
+            raise self._unknown(name)
 
     def get(self, name: str) -> T:
         """Return the object of that name, importing it on first use.
@@ -180,7 +190,8 @@ class Registry(Generic[T]):
             raise self._not_found("<default>", list(self.names()), hint)
         return self._default
 
-    def _is_known(self, name: str) -> bool:
+    def is_known(self, name: str) -> bool:
+        """Return whether there is such a name; loads nothing."""
         return name in self._loaded or name in self._builtins or name in self._entry_points()
 
     def _entry_points(self) -> dict[str, metadata.EntryPoint]:
@@ -198,9 +209,11 @@ class Registry(Generic[T]):
         if point is not None:
             plugin: T = point.load()
             return plugin
+        raise self._unknown(name)
+
+    def _unknown(self, name: str) -> LookupError:
         known = list(self.names())
-        near = difflib.get_close_matches(name, known, n=1)
-        raise self._not_found(name, known, f" Did you mean {near[0]!r}?" if near else "")
+        return self._not_found(name, known, text.did_you_mean(name, known))
 
     def _lookup_error(self, name: str, known: list[str], hint: str) -> LookupError:
         return LookupError(

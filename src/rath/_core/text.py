@@ -97,9 +97,14 @@ def cut_middle(text: str, max_chars: int) -> tuple[str, int]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `name` was probably meant to be, letter case aside, or None."""
-    by_folded = {other.casefold(): other for other in known}
-    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1)
+    """Return the known name that `name` was probably meant to be, letter case aside, or None.
+
+    That is the most similar one, or the first with `name` as one of its words, as `shell` in
+    `run_shell_command`.
+    """
+    folded, by_folded = name.casefold(), {other.casefold(): other for other in known}
+    matches = difflib.get_close_matches(folded, by_folded, n=1)
+    matches += [other for other in by_folded if folded in re.split(r"[^a-z0-9]+", other) and folded]
     return by_folded[matches[0]] if matches else None
 
 

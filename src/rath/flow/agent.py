@@ -15,6 +15,7 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 from uuid import UUID
@@ -48,7 +49,14 @@ from rath.session.log.store import SessionStore, open_store
 from rath.session.output import output_form
 from rath.session.record import Purpose
 from rath.session.run.run_log import Durability
-from rath.session.tooling import ApprovalRule, CallRequest, call_here, check_approval
+from rath.session.tooling import (
+    ApprovalRule,
+    CallRequest,
+    as_tools,
+    call_here,
+    check_approval,
+    check_system_tools,
+)
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -87,7 +95,7 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         system_prompt: Instructions that stand before every transcript, never in it; a
             `rath.Prompt` may be optimized.
         provider: Model and endpoint.
-        tools: Tools beside the built-in ones.
+        tools: Tools beside the built-in ones; a typed function is made one, as `rath.tool` does.
         model: Name of the model where `provider` names none.
         on_event: Called with each delta of a streamed answer.
         memory: A store, a spec or a name; "local" is the project's own store.
@@ -114,7 +122,9 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
 
     Raises:
         ValueError: Neither `provider` nor `model` was given.
-        TypeError: `output` is no type that has a JSON Schema.
+        TypeError: `output` is no type that has a JSON Schema; or something in `tools` is no tool
+            and no typed function.
+        LookupError: `system_tools` names a tool that is not known.
     """
 
     _purpose: ClassVar[Purpose] = "turn"
@@ -125,7 +135,7 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         self,
         system_prompt: str,
         provider: Provider | None = None,
-        tools: Sequence[FlowToolCall] | None = None,
+        tools: Sequence[FlowToolCall | Callable[..., Any]] | None = None,
         *,
         output: type[OutputT_co],
         **options: Unpack[AgentOptions],
@@ -135,7 +145,7 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         self: Agent[Any],
         system_prompt: str,
         provider: Provider | None = None,
-        tools: Sequence[FlowToolCall] | None = None,
+        tools: Sequence[FlowToolCall | Callable[..., Any]] | None = None,
         *,
         output: object = None,
         **options: Unpack[AgentOptions],
@@ -144,7 +154,7 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         self,
         system_prompt: str,
         provider: Provider | None = None,
-        tools: Sequence[FlowToolCall] | None = None,
+        tools: Sequence[FlowToolCall | Callable[..., Any]] | None = None,
         *,
         model: str | None = None,
         on_event: Callable[[RathLLMStreamDelta], None] | None = None,
@@ -172,7 +182,7 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         self.agent: AgentParam = AgentParam(
             prompt, chosen, _store_of(self._lease), requires_grad=requires_grad
         )
-        self.tools: list[FlowToolCall] = list(tools or ())
+        self.tools: list[FlowToolCall] = cast("list[FlowToolCall]", as_tools(tools))
         self.on_event = on_event
         self.memory_inject = memory_inject
         self.commit_on_forward = commit_on_forward
@@ -180,6 +190,7 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         self.persist = persist
         self.durability: Durability | None = durability
         self.timeout = timeout
+        check_system_tools(system_tools)
         self.system_tools = system_tools
         self.approval: ApprovalRule = check_approval(approval, "Agent")
         # No attribute `output`: agents of 1.3 programs have one of their own.
@@ -235,10 +246,15 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         if self.commit_on_forward and store is not None:
             commit_later(store, output, run=run)
 
-    def register_tool(self, tool: FlowToolCall) -> None:
-        """Add a tool; one whose name the agent has already is ignored."""
-        if all(tool.name != known.name for known in self.tools):
-            self.tools.append(tool)
+    def register_tool(self, tool: FlowToolCall | Callable[..., Any]) -> None:
+        """Add a tool, or a typed function; one whose name the agent has already is ignored.
+
+        Raises:
+            TypeError: It is neither.
+        """
+        (added,) = cast("list[FlowToolCall]", as_tools([tool]))
+        if all(added.name != known.name for known in self.tools):
+            self.tools.append(added)
 
     def unregister_tool(self, tool_name: str) -> None:
         """Take out the tool of that name, if there is one."""

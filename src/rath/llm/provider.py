@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 from urllib.parse import urlsplit
 
 from rath._core.dataclasses import dataclass
-from rath._core.lazy_imports import lazy_modules
+from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.references import Reduction, Referenced, not_portable
 from rath.llm.chat_request import Sampling
 
@@ -26,6 +26,9 @@ else:
     config, redaction = lazy_modules(__name__, "rath.config", "rath.config.redaction")
 
 __all__ = ["Provider"]
+
+# The registry makes clients of providers.
+_check_kind: Callable[[str], None] = lazy_function("rath.llm.registry", "check_kind")
 
 ProviderOrigin = Literal["call", "session"]
 """The source of the values of a provider itself."""
@@ -145,7 +148,8 @@ class Provider(Sampling, Referenced):
 
     Raises:
         TypeError: A field has a type that it can never have.
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or `provider_kind` is close to a known kind and
+            not one.
     """
 
     base_url: str | None = None
@@ -210,6 +214,8 @@ class Provider(Sampling, Referenced):
         for name in _MAPPINGS:
             _check_type(name, getattr(self, name), Mapping, "a mapping")
         self._check_choices()
+        if self.provider_kind:
+            _check_kind(self.provider_kind)
         if self.client is not None:
             self._check_client()
         # The value must not change when the caller's own dict does.

@@ -13,6 +13,7 @@ from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_function
 from rath._core.registry import Registry
+from rath._core.text import nearest
 from rath.config.redaction import redact
 from rath.errors import ProviderProtocolError, ProviderStatusError
 from rath.llm.base import ChatClient
@@ -44,12 +45,12 @@ _CacheKey = tuple[Hashable, ...]
 """The kind, and all that the provider itself says of how calls are made."""
 
 
-class _UnknownKind(ValueError, LookupError):
+class UnknownProviderKind(ValueError, LookupError):
     """No chat client is registered for a provider kind."""
 
 
 def _unknown_kind(name: str, known: list[str], hint: str) -> LookupError:
-    return _UnknownKind(
+    return UnknownProviderKind(
         f"unknown provider_kind {name!r}.{hint} Known: {', '.join(sorted(known)) or 'none'}. "
         "Add one with register_chat_client(...) or as an entry point of 'rath.providers'."
     )
@@ -68,6 +69,20 @@ _kinds: Registry[ChatClientFactory] = Registry(
 )
 _clients: dict[_CacheKey, ChatClient] = {}
 _clients_lock = threading.Lock()
+
+
+def check_kind(kind: str) -> None:
+    """Refuse a kind that is unknown and close to a known one; loads none of them.
+
+    Any other unknown one may be registered before the first call: the client is made then.
+
+    Raises:
+        ValueError: It is probably misspelt.
+    """
+    near = None if _kinds.is_known(kind) else nearest(kind, registered_kinds())
+    # Who calls a kind `openai2` or `my-openai` has one of his own in mind.
+    if near is not None and near not in kind.casefold():
+        _kinds.check(kind)
 
 
 def register_chat_client(kind: str, factory: ChatClientFactory) -> None:

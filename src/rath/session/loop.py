@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import rath
@@ -243,7 +243,7 @@ def run_session_loop(
     agent_session: Session,
     *,
     agent_provider: Provider | None = None,
-    tools: Sequence[Tool] | None = None,
+    tools: Sequence[Tool | Callable[..., Any]] | None = None,
     executor: SessionLoopExecutor | None = None,
     max_tool_rounds: int = 64,
     on_event: OnEventCb | None = None,
@@ -271,7 +271,7 @@ def run_session_loop(
         user_session: The transcript to go on with.
         agent_session: The agent's instructions; they stand before the transcript in every request.
         agent_provider: Model to ask; the user session's provider by default.
-        tools: Tools to offer beside the built-in ones.
+        tools: Tools to offer beside the built-in ones; a typed function is made one.
         executor: Completes requests and dispatches tools in place of the loop.
         max_tool_rounds: Model calls at most; the outcome is RoundLimit when they are used up.
         on_event: Makes the calls streamed and gets every delta, in order.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextvars
+import functools
+import inspect
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast, runtime_checkable
 from uuid import UUID
 
 from rath._core.dataclasses import dataclass
-from rath._core.lazy_imports import lazy_modules
+from rath._core.lazy_imports import lazy_function, lazy_modules
 from rath._core.options import ValueScope, origin_of
 from rath._core.registry import Registry
 from rath._core.text import valid_unicode
@@ -96,8 +97,69 @@ def builtin_tools() -> Mapping[str, Tool]:
     return {name: tool_registry.get(name) for name in _BUILT_IN}
 
 
+# Typed functions become tools by what stands in a layer above, loaded where one is given.
+_tool_of: Callable[[object], Tool] = lazy_function("rath.flow.tool.function", "tool")
+
+
+def as_tool(value: object) -> Tool:
+    """Return a tool as it is, and the tool that `rath.tool` makes of a typed function.
+
+    Raises:
+        TypeError: It is neither, or the function cannot be a tool: a parameter has no type.
+        ValueError: No model could call the function by its name.
+    """
+    is_function = inspect.isroutine(value) or isinstance(value, functools.partial)
+    if is_function and not isinstance(value, Tool):
+        try:
+            return _tool_of(value)
+        except TypeError as exc:
+            raise TypeError(f"no tool, as @rath.tool makes one of a typed function: {exc}") from exc
+    _check_tool(value)
+    return cast("Tool", value)
+
+
+def as_tools(values: object) -> list[Tool]:
+    """Return the tools that a list of tools and typed functions means.
+
+    Raises:
+        TypeError: It is no list, or something in it is no tool and cannot be made one.
+    """
+    if values is None:
+        return []
+    if isinstance(values, str | Tool) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"tools must be a list of tools and typed functions, not {values!r:.80}; for one tool "
+            "give a list with one, tools=[my_tool]. Built-in tools are chosen by name with "
+            'system_tools=["run_shell_command"]'
+        )
+    return [as_tool(each) for each in cast("Iterable[object]", values)]
+
+
+def check_system_tools(wanted: object) -> None:
+    """Refuse what chooses no built-in tools; loads none of them.
+
+    Raises:
+        TypeError: It is neither True, False nor a list of names.
+        LookupError: A name is not known; the text names the nearest one.
+    """
+    if isinstance(wanted, bool):
+        return
+    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+        raise TypeError(
+            f"system_tools must be True, False or a list of names, not {wanted!r:.80}; for one "
+            'tool give a list with one name, system_tools=["run_shell_command"]'
+        )
+    for name in cast("Iterable[object]", wanted):
+        if not isinstance(name, str):
+            raise TypeError(
+                f"system_tools lists the names of built-in tools, not {name!r:.80}; tools of your "
+                "own are given with tools=[...]"
+            )
+        tool_registry.check(name)
+
+
 def tool_table(
-    tools: Sequence[Tool] | None, *, system_tools: SystemTools = True
+    tools: Sequence[Tool | Callable[..., Any]] | None, *, system_tools: SystemTools = True
 ) -> dict[str, Tool]:
     """Return the tools of a run by name, built-in ones first.
 
@@ -111,8 +173,7 @@ def tool_table(
     """
     table = dict(_system_tools(system_tools))
     yielding = set(_YIELDING if system_tools is True else ())
-    for tool in tools or ():
-        _check_tool(tool)
+    for tool in as_tools(tools):
         if tool.name in yielding:
             yielding.remove(tool.name)
             del table[tool.name]
@@ -203,7 +264,7 @@ def offer(tool: Tool) -> ToolOffer:
     )
 
 
-@cache
+@functools.cache
 def _built_in_digest(name: str) -> str:
     """Return the digest of the schema of a built-in tool, which never changes."""
     return json_digest(dict(builtin_tools()[name].parameters))
@@ -238,25 +299,22 @@ def check_approval(rule: object, who: str) -> ApprovalRule:
 
 
 def _system_tools(wanted: SystemTools) -> Mapping[str, Tool]:
+    check_system_tools(wanted)
     if isinstance(wanted, bool):
         return builtin_tools() if wanted else {}
-    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
-        raise TypeError(
-            f"system_tools must be True, False or a list of names, not {wanted!r:.80}; for one "
-            'tool give a list with one name, system_tools=["run_shell_command"]'
-        )
     return {name: tool_registry.get(name) for name in wanted}
 
 
 def _check_tool(tool: object) -> None:
     if isinstance(tool, type):
         raise TypeError(
-            f"a tool was given as the class {tool.__name__}; give an object, {tool.__name__}()"
+            f"{tool.__name__} is a class, and a tool is an object: give {tool.__name__}(...), "
+            "and make a plain class a tool with @rath.tool above it"
         )
     if not isinstance(tool, Tool):
         raise TypeError(
-            f"{tool!r:.80} is no tool; expected a rath.flow.tool.FlowToolCall (it has name, "
-            "parameters, resource_key and __call__)"
+            f"{tool!r:.80} is no tool; expected a typed function, what @rath.tool makes of one, "
+            "or a rath.flow.tool.FlowToolCall (it has name, parameters, resource_key and __call__)"
         )
     name: object = tool.name
     parameters: object = tool.parameters
@@ -495,7 +553,7 @@ _PLAIN_KEYWORDS: Mapping[str, Callable[[dict[str, Any], Any], bool]] = {
 }
 
 
-@cache
+@functools.cache
 def load_library() -> Callable[[Mapping[str, Any]], Any]:
     """Import the schema library, which takes tens of milliseconds, and return its compiler.
 
