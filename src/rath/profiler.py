@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from uuid import UUID
 
 from rath._async.deferred import Deferred
+from rath._core import html
 from rath._core.dataclasses import dataclass
 from rath._core.files import atomic_write_text
 from rath._core.text import short_id
@@ -249,6 +250,10 @@ class Profile:
 
     def __str__(self) -> str:
         return self.table()
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the table of modules."""
+        return html.table(_HEAD, map(_cells, self.key_averages()))
 
     def to_json(self) -> dict[str, Any]:
         """Return the sums by path, model and tool as JSON values; money as text."""

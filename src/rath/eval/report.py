@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 from uuid import UUID
 
+from rath._core import html
 from rath._core.dataclasses import dataclass
 
 __all__ = ["Comparison", "Report", "ScoreSummary", "ScoredItem", "bootstrap_interval", "pass_at_k"]
@@ -124,6 +125,27 @@ class Report:
             lines += [f"{'':<{width}}    {tag}: {mean:.3f}" for tag, mean in each.by_tag.items()]
         lines += [f"error: {each}" for each in self.first_errors]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the scores, also by tag, and the first errors."""
+        rows = [
+            row
+            for each in self.scores
+            for row in (
+                (each.scorer, _mean_text(each)),
+                *((f"    {tag}", f"{mean:.3f}") for tag, mean in each.by_tag.items()),
+            )
+        ]
+        details = [
+            f"{self.n_examples:,} examples",
+            f"{self.n_runs:,} runs",
+            f"{self.n_failed:,} failed",
+            f"{self.tokens:,} tokens",
+            f"${self.usd:f}",
+        ]
+        errors = "".join(html.note(f"error: {each}") for each in self.first_errors)
+        head = html.facts(f"Evaluation {self.job}", details)
+        return head + html.table(("scorer", "mean and 95 % interval"), rows) + errors
 
 
 def _mean_text(each: ScoreSummary) -> str:

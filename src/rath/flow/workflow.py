@@ -13,6 +13,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, cast
 from uuid import UUID
 
+from rath._core import html
 from rath._core.lazy_imports import lazy_function
 from rath._core.references import Reduction
 from rath.flow.agent_param import AgentParam
@@ -394,6 +395,23 @@ class Workflow(TaskTaking):
         lines += [f"({part}): {value!r}" for part, value in parts]
         body = indent("\n".join(lines), "  ")
         return f"{name}(\n{body}\n)"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the tree of what the workflow is made of."""
+        return _tree(type(self).__name__, self, set())
+
+
+def _tree(name: str, part: object, above: set[int]) -> str:
+    """Return a part of a workflow and what it is made of as HTML; a cycle ends where it closes."""
+    if not isinstance(part, Workflow) or id(part) in above:
+        return html.tree(name, repr(part) if id(part) not in above else "…", ())
+    extra = part.extra_repr()
+    # What an agent is made of stands in its line.
+    parts: list[tuple[str, object]] = [] if extra else [*part.named_agents()]
+    parts += part.named_children()
+    label = name if name == type(part).__name__ else f"{name}: {type(part).__name__}"
+    branches = [_tree(each, value, above | {id(part)}) for each, value in parts]
+    return html.tree(label, extra, branches)
 
 
 def is_called(workflow: Workflow) -> bool:

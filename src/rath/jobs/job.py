@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -19,6 +20,7 @@ from typing import Any, TypeGuard, get_args
 from uuid import UUID, uuid4, uuid5
 
 from rath._async.deferred import Deferred
+from rath._core import html
 from rath.data import member_of, session_of
 from rath.errors import JobError
 from rath.flow.compile import CompiledWorkflow
@@ -48,6 +50,9 @@ from rath.session.loading import load
 from rath.session.log.store import SessionStore, default_store, open_store
 from rath.session.operation import is_inside_call
 from rath.session.session import Session
+
+_MAX_SHOWN = 50
+"""Items that a notebook shows of a job."""
 
 
 class Job:
@@ -215,6 +220,26 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {len(self)} items)"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the items by state, and those that ended; never waits."""
+        counts = Counter(each.state for each in self.items)
+        ended = [each for each in self.items if each.has_ended]
+        rows = [
+            (
+                each.key,
+                each.state,
+                "" if each.usage is None else f"{each.usage.total_tokens:,}",
+                "" if each.cost is None else f"${each.cost:.4f}",
+                each.error or "",
+            )
+            for each in ended[:_MAX_SHOWN]
+        ]
+        more = len(ended) - len(rows)
+        states = [f"{number:,} {state}" for state, number in counts.items()]
+        head = html.facts(f"Job {self.name}", [f"{len(self):,} items", *states])
+        listed = html.table(("item", "state", "tokens", "cost", "error"), rows)
+        return head + listed + (html.note(f"{more:,} more") if more else "")
 
 
 def map(  # documented as flow.map

@@ -62,6 +62,7 @@ _load_stored = lazy_function("rath.session.loading", "load_stored")
 _stored_at = lazy_function("rath.session.loading", "stored_at")
 _load_reference = lazy_function("rath.session.loading", "load_reference")
 _follow = lazy_function("rath.session.loading", "follow")
+_session_html = lazy_function("rath.session.view.notebook", "session_html")
 _replay_session = lazy_function("rath.session.run.replay", "replay_session")
 
 
@@ -519,6 +520,11 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
         outcome = self.outcome
         calls = self.open_calls if isinstance(outcome, Suspended) else ()
         return show_end(outcome, self.id, calls)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the rows, how the run ended, what it took; never waits."""
+        shown: str = _session_html(self)
+        return shown
 
 
 def session_again(url: str, session: UUID) -> Session:

@@ -69,14 +69,27 @@ def write_page(
     Raises:
         OSError: The file cannot be written.
     """
+    target = Path(path)
+    page = explorer_html(session, compare=compare, others=others, limits=limits, profile=profile)
+    atomic_write_text(target, page)
+    return target
+
+
+def explorer_html(
+    session: Session,
+    *,
+    compare: Session | None = None,
+    others: Sequence[Session] = (),
+    limits: PageLimits | None = None,
+    profile: str = "",
+) -> str:
+    """Return the page that `write_page` writes."""
     heads = [session.as_parent()]
     if compare is not None:
         heads.append(compare.as_parent())
     encoder = PageEncoder(limits or PageLimits())
     data = encoder.encode(nodes_of([*heads, *(each.as_parent() for each in others)]))
-    target = Path(path)
-    atomic_write_text(target, page_html(data, heads, title=_title(session), profile=profile))
-    return target
+    return page_html(data, heads, title=_title(session), profile=profile)
 
 
 def page_html(
