@@ -44,6 +44,7 @@ from rath.cli.stores import (
     use_store,
 )
 from rath.cli.terminal import AsJson, Misuse, NoPager, paged, time_of
+from rath.session.autosave import HOW_TO_RECORD
 from rath.session.graph.kind import LineageKind
 from rath.session.log.index import SessionFilter, SessionSummary, StoreIndex
 from rath.session.log.store import SessionStore
@@ -153,7 +154,11 @@ def ls(
             n_turns = {each.id: _count_turns(each.id, index) for each in lines if each.turns}
         n_left_out = n_found - sum(each.n_sessions for each in lines)
     is_narrow = query != SessionFilter(is_said=query.is_said, limit=query.limit)
-    empty = "no session of {} fits" if is_narrow else "there are no sessions in {}"
+    empty = (
+        "no session of {} fits"
+        if is_narrow
+        else f"there are no sessions in {{}}. {HOW_TO_RECORD}"
+    )
 
     def show(shown: Sequence[Branch]) -> None:
         if by == "run":

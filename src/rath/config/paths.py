@@ -11,6 +11,7 @@ __all__ = [
     "OPENRATH_HOME_ENV",
     "PROJECT_MARKER_DIR",
     "USER_DIR_NAME",
+    "cache_dir",
     "comes_from_project",
     "config_layer_paths",
     "is_of_some_project",
@@ -173,3 +174,11 @@ def _real(path: Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError):
         return path
+
+
+def cache_dir() -> Path:
+    """Return the user's cache folder of rath, which may not exist yet."""
+    named = env_value("XDG_CACHE_HOME")
+    # The XDG specification has relative paths ignored.
+    base = Path(named) if named and Path(named).is_absolute() else Path.home() / ".cache"
+    return base / "openrath"

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import sys
 import time
 from types import TracebackType
 
 from rath import config
 from rath.config.env import env_flag, env_value
-from rath.config.paths import OPENRATH_HOME_ENV, config_layer_paths
+from rath.config.paths import OPENRATH_HOME_ENV, cache_dir, config_layer_paths
 
 __all__ = ["Autosave", "autosave", "is_autosaving", "is_autosaving_lately", "look_again"]
 
 _PERSIST_ENV = "OPENRATH_PERSIST"
+
+HOW_TO_RECORD = (
+    "rath.autosave() in the program, or OPENRATH_PERSIST=1, records runs, so that `rath ls` lists "
+    "them and `rath explain` says what happened"
+)
+"""For those whose runs are not recorded."""
 
 _LOOK_SECONDS = 1.0
 """How long what was found is believed: forks ask, and looking takes longer than a fork."""
 
 _override: bool | None = None
 """What the program said last, None where it said nothing."""
+
+_is_noted = False
+"""Whether the end of this program was asked to say that runs were not recorded."""
 
 _known: tuple[str | None, float, bool] | None = None
 """For which `OPENRATH_HOME`, until when, and what the configs say."""
@@ -89,6 +101,28 @@ def is_autosaving_lately() -> bool:
         return _override
     cached = _lately
     return cached[1] if cached is not None and time.monotonic() < cached[0] else is_autosaving()
+
+
+def note_unrecorded_run() -> None:
+    """Have a program on a terminal say at its end how runs are recorded, once for each user."""
+    global _is_noted  # of the whole process
+    if _is_noted or _override is not None:
+        return
+    _is_noted = True
+    if sys.stderr is not None and sys.stderr.isatty():
+        atexit.register(_say_how_to_record)
+
+
+def _say_how_to_record() -> None:
+    if _override is not None:
+        return  # the program has decided since
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no home, or a closed stderr
+        marker = cache_dir() / "noted-autosave"
+        if marker.exists():
+            return
+        sys.stderr.write(f"rath: nothing was recorded. {HOW_TO_RECORD}\n")
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
 
 
 def look_again() -> None:

