@@ -40,6 +40,15 @@ _KINDS = {
 _VENDORS = ("openai", "anthropic", "litellm")
 
 
+@dataclass(frozen=True, slots=True)
+class InitOptions:
+    """What stood on the command line, and is not asked for."""
+
+    kind: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+
+
 def init(
     kind: Annotated[
         str | None, typer.Option("--kind", help="openai, anthropic, litellm, local, ...")
@@ -69,14 +78,14 @@ def init(
     problem = None if base_url is None else endpoint_problem(base_url)
     if problem is not None:
         raise Misuse(problem)
-    wanted = _InitOptions(kind, model, base_url)
+    wanted = InitOptions(kind, model, base_url)
     if is_yes:
         store = ConfigStore(target_path(for_project))
         known = None if force else _existing_provider(store, name, for_project)
         if known is not None:
             say(f"Nothing is changed: {known}. To replace it: --force")
             return
-        entry = _entry_of_environment(wanted)
+        entry = entry_of_environment(wanted)
         key = _key_of_endpoint(store.config.llm.providers.get(name), entry)
     else:
         store = ConfigStore(_ask_place(for_project))
@@ -87,15 +96,6 @@ def init(
     entry.api_key = key or None
     _write(store, name, entry)
     _tell_the_rest(store, name)
-
-
-@dataclass(frozen=True, slots=True)
-class _InitOptions:
-    """What stood on the command line, and is not asked for."""
-
-    kind: str | None
-    model: str | None
-    base_url: str | None
 
 
 def _existing_provider(store: ConfigStore, name: str, for_project: bool | None) -> str | None:
@@ -110,9 +110,9 @@ def _existing_provider(store: ConfigStore, name: str, for_project: bool | None) 
     return None
 
 
-def _entry_of_environment(wanted: _InitOptions) -> LLMProviderConfig:
+def entry_of_environment(wanted: InitOptions) -> LLMProviderConfig:
     """Return what the environment offers. Its endpoint and key stay there, to be read each time."""
-    kind = wanted.kind or _kind_of_environment() or "local"
+    kind = wanted.kind or kind_of_environment() or "local"
     model = wanted.model or _first_value(variables_of(kind).model)
     return LLMProviderConfig(provider_kind=kind, model=model, base_url=wanted.base_url)
 
@@ -127,7 +127,7 @@ def _key_of_endpoint(old: LLMProviderConfig | None, new: LLMProviderConfig) -> s
     return ""
 
 
-def _kind_of_environment() -> str | None:
+def kind_of_environment() -> str | None:
     """Return the first vendor that a key or an endpoint is set for."""
     for kind in _VENDORS:
         variables = variables_of(kind)
@@ -158,7 +158,7 @@ def _may_replace(store: ConfigStore, name: str) -> bool:
     return ask_yes_no("Replace it?")
 
 
-def _ask_entry(wanted: _InitOptions) -> tuple[LLMProviderConfig, str]:
+def _ask_entry(wanted: InitOptions) -> tuple[LLMProviderConfig, str]:
     """Return the answers, and the key if one is to be stored."""
     kind = wanted.kind or _ask_kind()
     variables = variables_of(kind)
@@ -188,7 +188,7 @@ def _ask_kind() -> str:
     width = max(map(len, kinds))
     for kind, words in kinds.items():
         typer.echo(f"  {kind:<{width}}  {words}", err=True)
-    return ask("Who serves the model", default=_kind_of_environment() or "openai", choices=[*kinds])
+    return ask("Who serves the model", default=kind_of_environment() or "openai", choices=[*kinds])
 
 
 def _key_variable(entry: LLMProviderConfig) -> str:
@@ -220,7 +220,7 @@ def _description(entry: LLMProviderConfig) -> str:
 def _tell_the_rest(store: ConfigStore, name: str) -> None:
     """Say what is still to be done before the first run."""
     entry = store.config.llm.providers[name]
-    missing = _missing_packages(entry)
+    missing = missing_packages(entry)
     if missing is not None:
         note(f"it needs {install_advice(*missing)}")
     if entry.provider_kind != "local":
@@ -229,7 +229,7 @@ def _tell_the_rest(store: ConfigStore, name: str) -> None:
     say("In a program: flow.Provider.from_config()")
 
 
-def _missing_packages(entry: LLMProviderConfig) -> tuple[str, list[str]] | None:
+def missing_packages(entry: LLMProviderConfig) -> tuple[str, list[str]] | None:
     """Return the extra, and the packages of it, that the provider cannot be used without."""
     if entry.provider_kind == "litellm" and find_spec("litellm") is None:
         return "litellm", ["litellm"]

@@ -158,7 +158,7 @@ def _decision(
         if n_waiting:
             head(f"{count_of(n_waiting, 'call')} still to decide")
             for session in waiting:
-                _say_waiting(session, store)
+                say_waiting(session, store)
             return
         head("nothing waits any more; to resume the run:")
         say(f"  rath resume {_store_option(store)}{named.id} MODULE:WORKFLOW")
@@ -198,7 +198,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     return {"state": state, "waits": isinstance(outcome, Suspended)}
 
 
-def _say_waiting(session: Session, store: str | None) -> None:
+def say_waiting(session: Session, store: str | None) -> None:
     """Show the calls of a session that wait, with the commands to reply."""
     for each in session.open_calls:
         if each.waits:

@@ -155,9 +155,7 @@ def ls(
         n_left_out = n_found - sum(each.n_sessions for each in lines)
     is_narrow = query != SessionFilter(is_said=query.is_said, limit=query.limit)
     empty = (
-        "no session of {} fits"
-        if is_narrow
-        else f"there are no sessions in {{}}. {HOW_TO_RECORD}"
+        "no session of {} fits" if is_narrow else f"there are no sessions in {{}}. {HOW_TO_RECORD}"
     )
 
     def show(shown: Sequence[Branch]) -> None:

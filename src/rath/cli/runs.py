@@ -29,6 +29,7 @@ from rath.llm import Provider
 from rath.session import Session
 from rath.session.bindings import WorkspaceMode
 from rath.session.calls.decisions import Choice
+from rath.session.log.store import SessionStore
 from rath.session.open_calls import own_operation
 from rath.session.outcome import Cancelled, Suspended
 from rath.session.questions.lineage import Question, find_missing, lineage_of
@@ -76,8 +77,8 @@ def resume_session(
             return
         for text in decide or ():
             _decide(found, text)
-        with program_errors(workflow):
-            done = _resume(program, found, store, goes_on=goes_on, workspace=workspace)
+        with program_errors(workflow), misuse_on(ValueError), use_store(store) as opened:
+            done = go_on(program, found, opened, goes_on=goes_on, workspace=workspace).synchronize()
         _show_resumed(done, _waiting(done, store), store, as_json=as_json)
         if isinstance(done.outcome, Suspended):
             raise typer.Exit(Exit.WORLD)
@@ -107,15 +108,15 @@ def _waiting(session: Session, store: str | None) -> Session:
         return Session.load(outcome.session, store=opened)
 
 
-def _resume(
+def go_on(
     workflow: Workflow,
     session: Session,
-    store: str | None,
+    store: SessionStore,
     *,
-    goes_on: bool,
-    workspace: WorkspaceMode,
+    goes_on: bool = False,
+    workspace: WorkspaceMode = "require",
 ) -> Session:
-    """Go on, and wait for the end.
+    """Go on with a run that waits or was cut off, and return its session, which may be pending.
 
     Raises:
         Misuse: There is nothing to go on with, or it is not of this workflow.
@@ -123,15 +124,13 @@ def _resume(
     """
     operation = own_operation(session.record, session.id)
     if operation is not None and operation.place.run is not None:
-        with misuse_on(ValueError), use_store(store) as opened:
-            cancelled: CancelledRuns = "go_on" if goes_on else "keep"
-            return workflow.resume(
-                session, store=opened, cancelled=cancelled, workspace=workspace
-            ).synchronize()
+        cancelled: CancelledRuns = "go_on" if goes_on else "keep"
+        with misuse_on(ValueError):
+            return workflow.resume(session, store=store, cancelled=cancelled, workspace=workspace)
     if not isinstance(session.outcome, Suspended):
         raise Misuse(f"session {session.id} has ended and waits for nothing")
     # It was made outside of any workflow, so all of its run is its own.
-    return workflow(session).synchronize()
+    return workflow(session)
 
 
 def _show_differences(session: Session, workflow: Workflow, *, as_json: bool) -> None:

@@ -28,6 +28,9 @@ VERBS: Mapping[str, Verb] = {
     "blame": Verb(
         "compare:blame_text", "Find where a text first appeared, who wrote it, and from what."
     ),
+    "chat": Verb(
+        "chat:chat", "Chat with a workflow in the terminal; each turn is a recorded session."
+    ),
     "completion install": Verb(
         "completion:install", "Install completion for a shell: bash, zsh or fish."
     ),
@@ -129,6 +132,10 @@ VERBS: Mapping[str, Verb] = {
         "runs:replay_session",
         "Replay a session from its record, offline; --at branches there, live.",
     ),
+    "run": Verb(
+        "chat:run_workflow",
+        "Run a workflow on a message, stream its answer, and record the run.",
+    ),
     "resume": Verb(
         "runs:resume_session", "Resume a run that was cut off, failed or waits, in its own log."
     ),
@@ -175,7 +182,7 @@ GROUPS: Mapping[str, str] = {
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Sessions": ("ls", "log", "show", "tail", "view", "fork", "diff"),
     "Evidence": ("explain", "blame", "cost", "profile", "verify"),
-    "Runs": ("resume", "replay", "jobs", "worker", "eval"),
+    "Runs": ("run", "chat", "resume", "replay", "jobs", "worker", "eval"),
     "Approvals and questions": ("approve", "deny", "edit", "answer"),
     "Storage": ("export", "import", "rm", "prune", "gc"),
     "Memory and tools": ("memory", "mcp"),

@@ -1,0 +1,214 @@
+"""`rath run` and `rath chat`: turns that are streamed, recorded, decided about and taken back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rath.cli.terminal import Exit
+from rath.session import Session
+from rath.session.graph import LineageKind
+from rath.session.persistence.store import FileStore
+from tests.cli.conftest import Rath
+from tests.support.chat_replies import text_stream
+from tests.support.chat_server import ChatServer
+
+PROGRAM = '''
+from rath import flow, tool, ask
+from rath.testing import ScriptedClient, tool_call
+
+
+@tool(approval="always")
+def pay(amount: int) -> str:
+    """Pay money."""
+    return f"paid {{amount}}"
+
+
+@tool
+def pick() -> str:
+    """Ask for a colour."""
+    return ask("which colour?")
+
+
+team = flow.Agent("You help.", ScriptedClient({turns}).provider, tools=[pay, pick])
+'''
+
+Team = Callable[..., None]
+
+
+@pytest.fixture
+def team(project: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
+    """Write a module `team` whose agent gives these turns, as Python writes them."""
+
+    def write(*turns: str) -> None:
+        (project / "team.py").write_text(PROGRAM.format(turns=f"[{', '.join(turns)}]"))
+        monkeypatch.delitem(sys.modules, "team", raising=False)
+
+    return write
+
+
+def stored(sessions: Path) -> list[Session]:
+    """Return what is stored, the oldest first."""
+    store = FileStore(sessions)
+    found = [Session.load(each, store=store) for each in store.stamps()]
+    return sorted(found, key=lambda each: (len(each.chunk_table), str(each.id)))
+
+
+def test_a_run_is_streamed_and_recorded(rath: Rath, team: Team, sessions: Path) -> None:
+    team("'Hello there'")
+    done = rath("run", "team:team", "hi", ends=0, out="Hello there\n", err="rath explain ")
+    (*_, out) = stored(sessions)
+    assert out.text() == "Hello there"
+    assert str(out.id) in done.stderr
+
+
+def test_a_message_comes_from_standard_input(rath: Rath, team: Team, sessions: Path) -> None:
+    team("'Read'")
+    rath("run", "team:team", input="a long text\n", ends=0, out="Read")
+    assert stored(sessions)[-1].chunk_table[0].payload["content"] == "a long text\n"
+
+
+def test_a_run_continues_a_session(rath: Rath, team: Team, sessions: Path) -> None:
+    team("'one'", "'two'")
+    rath("run", "team:team", "first", ends=0)
+    first = stored(sessions)[-1]
+    rath("run", "team:team", "second", "--session", str(first.id), ends=0, out="two")
+    texts = [row.payload["content"] for row in stored(sessions)[-1].chunk_table]
+    assert texts == ["first", "one", "second", "two"]
+
+
+def test_a_run_that_waits_says_how_to_go_on_and_ends_with_1(rath: Rath, team: Team) -> None:
+    team("tool_call('pay', {'amount': 3}, id='c1')")
+    rath("run", "team:team", "pay", ends=Exit.WORLD, out=("→ pay", "rath approve"))
+    team("tool_call('pay', {'amount': 3}, id='c1')")
+    done = rath("run", "team:team", "pay", "--json", ends=Exit.WORLD)
+    facts = json.loads(done.stdout)
+    assert (facts["state"], facts["waiting"][0]["call"]) == ("needs_approval", "c1")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("run", "team:team"), "the message is empty"),
+        (("run", "team:nobody", "hi"), "no attribute 'nobody'"),
+        (("run", "team:team", "hi", "--sandbox", "locl"), "locl"),
+        (("run", "team:team", "hi", "--session", "ffffffff"), "begins with 'ffffffff'"),
+        (("chat", "nowhere:team"), "no module 'nowhere'"),
+    ],
+    ids=["no message", "no workflow", "no sandbox", "no session", "no module"],
+)
+def test_a_wrong_call_is_refused(
+    rath: Rath, team: Team, words: tuple[str, ...], problem: str
+) -> None:
+    team("'never'")
+    done = rath(*words, input="")
+    assert done.exit_code in (Exit.MISUSE, Exit.WORLD)
+    assert problem in done.stderr
+
+
+def test_a_chat_is_one_line_of_sessions(rath: Rath, team: Team, sessions: Path) -> None:
+    team("'one'", "'two'")
+    done = rath("chat", "team:team", input="first\nsecond\n", ends=0, out=("one", "two"))
+    *_, last = stored(sessions)
+    assert [row.payload["content"] for row in last.chunk_table] == ["first", "one", "second", "two"]
+    said = Session.load(last.parent_session_ids[0], store=FileStore(sessions))
+    assert said.lineage_kind is LineageKind.OP_INPUT
+    assert f"--session {last.id}" in done.stderr
+
+
+def test_a_chat_goes_on_with_a_session(rath: Rath, team: Team, sessions: Path) -> None:
+    team("'one'", "'two'")
+    rath("chat", "team:team", input="first\n", ends=0)
+    rath("chat", "team:team", "--session", str(stored(sessions)[-1].id), input="second\n", ends=0)
+    assert len(stored(sessions)[-1].chunk_table) == 4
+
+
+def test_undo_returns_to_the_turn_before(rath: Rath, team: Team, sessions: Path) -> None:
+    team("'one'", "'two'", "'three'")
+    rath("chat", "team:team", input="first\nsecond\n/undo\nthird\n", ends=0, err="stays recorded")
+    rows = [
+        [row.payload["content"] for row in each.chunk_table]
+        for each in stored(sessions)
+        if len(each.chunk_table) == 4
+    ]
+    assert sorted(rows) == [["first", "one", "second", "two"], ["first", "one", "third", "three"]]
+
+
+def test_a_fork_leaves_the_session_as_it_is(rath: Rath, team: Team, sessions: Path) -> None:
+    team("'one'", "'two'")
+    rath("chat", "team:team", input="first\n/fork\nsecond\n", ends=0, err="stays as it is")
+    assert LineageKind.OP_FORK in {each.lineage_kind for each in stored(sessions)}
+    assert len(stored(sessions)[-1].chunk_table) == 4
+
+
+def test_an_approval_is_asked_for_and_the_run_goes_on(
+    rath: Rath, team: Team, sessions: Path
+) -> None:
+    team("tool_call('pay', {'amount': 3}, id='c1')", "'It is paid.'")
+    rath("chat", "team:team", input="pay\ny\n", ends=0, out=("paid 3", "It is paid."))
+    assert stored(sessions)[-1].text() == "It is paid."
+
+
+def test_a_call_is_denied_with_a_reason(rath: Rath, team: Team) -> None:
+    team("tool_call('pay', {'amount': 3}, id='c1')", "'Then not.'")
+    rath("chat", "team:team", input="pay\nn\ntoo much\n", ends=0, out=("too much", "Then not."))
+
+
+def test_a_call_is_edited_and_asked_about_again_where_the_edit_does_not_fit(
+    rath: Rath, team: Team
+) -> None:
+    team("tool_call('pay', {'amount': 3}, id='c1')", "'Done.'")
+    said = 'pay\ne\n{"amount": "x"}\ne\n{"amount": 2}\n'
+    rath("chat", "team:team", input=said, ends=0, out="paid 2", err="integer")
+
+
+def test_a_question_of_a_tool_is_answered(rath: Rath, team: Team) -> None:
+    team("tool_call('pick', {}, id='c1')", "'Blue it is.'")
+    rath("chat", "team:team", input="pick\nblue\n", ends=0, out=("which colour?", "Blue it is."))
+
+
+def test_what_waits_is_decided_later(rath: Rath, team: Team, sessions: Path) -> None:
+    team("tool_call('pay', {'amount': 3}, id='c1')", "'Paid.'")
+    rath("chat", "team:team", input="pay\nl\n", ends=0, err="it waits")
+    waiting = stored(sessions)[-1]
+    rath("chat", "team:team", "--session", str(waiting.id), input="y\n", ends=0, out="Paid.")
+
+
+def test_explain_and_view_tell_of_the_last_turn(rath: Rath, team: Team, project: Path) -> None:
+    team("'one'")
+    said = "/explain\nfirst\n/explain\n/view\n/nonsense\n/help\n/quit\nnever said\n"
+    done = rath("chat", "team:team", input=said, ends=0)
+    assert "nothing was said yet" in done.stderr
+    assert "no command /nonsense" in done.stderr
+    assert "never said" not in done.output
+    assert list(project.glob("session-*.html"))
+
+
+def test_a_failed_turn_leaves_the_conversation_as_it_was(
+    rath: Rath, team: Team, sessions: Path
+) -> None:
+    team("'one'", "RuntimeError('the model is ill')", "'two'")
+    said = "first\nsecond\nthird\n"
+    rath("chat", "team:team", input=said, ends=0, out="two", err="the model is ill")
+    texts = [row.payload["content"] for row in stored(sessions)[-1].chunk_table]
+    assert texts == ["first", "one", "third", "two"]
+
+
+def test_without_a_workflow_the_configured_model_answers(
+    rath: Rath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ChatServer(lambda _: text_stream("Good ", "day.")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "test")
+        monkeypatch.setenv("OPENAI_DEFAULT_MODEL", "some-model")
+        rath("chat", input="hello\n", ends=0, out="Good day.\n")
+
+
+def test_output_of_a_model_sends_no_commands_to_the_terminal(rath: Rath, team: Team) -> None:
+    team(r"'\x1b]0;title\x07red'")
+    done = rath("chat", "team:team", input="hi\n", ends=0)
+    assert "\x1b" not in done.stdout
