@@ -19,6 +19,9 @@ const HELP = [
   ["?", "this list"],
 ];
 
+/** Keys that a board has; with all others it scrolls, and its controls have their own. */
+const AT_RUNS = ["/", "r", "t", "p", "?"];
+
 /** Return the window that tells the keys. */
 function helpDialog() {
   const rows = HELP.map(([keys, what]) => h("tr", null, h("th", { scope: "row" }, keys.split(/ {2}/).map((key) => h("kbd", null, key))), h("td", null, what)));
@@ -29,7 +32,7 @@ function helpDialog() {
   return dialog;
 }
 
-/** Let `actions` have the keys: {down, up, open, search, step, graph, runs, compare, side, edge, map, copyLink, copyRow, copySession, print, theme, help, escape}. */
+/** Let `actions` have the keys: {down, up, open, search, step, graph, runs, compare, side, edge, map, copyLink, copyRow, copySession, print, theme, help, escape, isAtRuns}. */
 function listenToKeys(actions) {
   const bound = {
     j: actions.down, ArrowDown: actions.down, k: actions.up, ArrowUp: actions.up, Enter: actions.open, "/": actions.search,
@@ -44,12 +47,12 @@ function listenToKeys(actions) {
     }
     if (document.querySelector("dialog[open]")) return;
     const { target } = event;
-    if (target.matches("input, textarea")) return;
+    if (target.matches("input, textarea, select")) return;
     // What has the focus keeps its own keys: a button is pressed, a long text scrolls.
     if (event.key === "Enter" && target.matches("button, summary, a")) return;
     if (event.key.length > 1 && target.matches("pre")) return;
     const action = bound[event.key];
-    if (!action) return;
+    if (!action || (actions.isAtRuns() && !AT_RUNS.includes(event.key))) return;
     event.preventDefault();
     action();
   });

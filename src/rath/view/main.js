@@ -50,6 +50,7 @@ class Page {
 
   #listen() {
     listenToKeys({
+      isAtRuns: () => this.isAtRuns,
       down: () => this.move(1), up: () => this.move(-1), step: (by) => this.step(by), theme: () => this.theme(), map: () => this.map.show(),
       copyLink: () => this.share.link(), copyRow: () => this.share.row(), copySession: () => this.share.session(), print: () => print(),
       open: () => this.open(), search: () => (this.isAtRuns ? this.board.find : this.search.input).select(), runs: () => this.view(this.isAtRuns ? "session" : "runs"), graph: () => this.focusOn(this.focus === "graph" ? "rows" : "graph"),

@@ -99,6 +99,19 @@ def test_a_run_opens_its_session_and_escape_leads_back(open_page: Open, evaluati
     assert seen.complaints == []
 
 
+def test_keys_of_sessions_do_nothing_among_the_runs(open_page: Open, evaluations: Path) -> None:
+    page, seen = open_page(evaluations, size=(390, 300))
+    page.locator("#numbers .grid-box").focus()
+    for key in ("s", "y", "c", "m"):
+        page.keyboard.press(key)
+    expect(page.locator(".status")).to_have_text("")
+    page.keyboard.press("PageDown")
+    page.wait_for_function("document.querySelector('.board').scrollTop > 0")
+    page.keyboard.press("/")
+    expect(page.locator("#find")).to_be_focused()
+    assert seen.complaints == []
+
+
 def test_a_run_stands_beside_the_same_one_of_the_evaluation_before(
     open_page: Open, evaluations: Path
 ) -> None:

@@ -151,6 +151,10 @@ def test_copied_markdown_has_no_html_of_others(open_page: Open, tmp_path: Path) 
         rendered = MarkdownIt("commonmark").render(copied(page))
         assert "onerror" in rendered
         assert re.findall(r"<(?:script|img|svg|iframe|b)\b", rendered) == []
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        expect(page.locator(".paper")).to_contain_text("onerror")
+        assert page.locator(".paper :is(script, img, svg, iframe, b[onclick])").count() == 0
+    assert page.evaluate("[window.hacked, ({}).polluted]") == [None, None]
 
 
 def test_paper_gets_all_rows_in_full(open_page: Open, tmp_path: Path) -> None:
