@@ -165,3 +165,11 @@ def test_a_public_name_loads_no_vendor_sdk(name: str) -> None:
 def test_an_unknown_attribute_of_rath_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_package"):
         rath.no_such_package  # noqa: B018  reading it is the test
+
+
+def test_dir_lists_the_public_names_and_only_these() -> None:
+    assert sorted(dir(rath)) == sorted([*rath.__all__, "__version__"])
+
+
+def test_ipython_finds_the_extension() -> None:
+    assert callable(getattr(rath, "load_ipython_extension"))  # noqa: B009  # IPython does so
