@@ -88,6 +88,9 @@ VERBS: Mapping[str, Verb] = {
     "import": Verb(
         "storage:import_sessions", "Import the sessions of an exported file into a store."
     ),
+    "init": Verb(
+        "project:init", "Make a small project: a workflow, a test with a cassette, and a config."
+    ),
     "jobs ls": Verb(
         "jobs:list_jobs", "List jobs, the newest first: items by state, tokens and cost."
     ),
@@ -187,6 +190,6 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Storage": ("export", "import", "rm", "prune", "gc"),
     "Memory and tools": ("memory", "mcp"),
     "Serving": ("serve",),
-    "Setup": ("config", "doctor", "completion"),
+    "Setup": ("init", "config", "doctor", "completion"),
 }
 """The parts of `rath --help`; each verb and group stands in one."""
