@@ -10,7 +10,7 @@ from sphinx.transforms import SphinxTransform
 
 REFERENCE = "reference/"
 KINDS = {"data": "value", "type": "value"}
-SENTENCE = re.compile(r"(?<=[.:!?])\s")
+SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
 def first_sentence(entry: addnodes.desc) -> list[nodes.Node]:

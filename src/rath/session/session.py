@@ -157,7 +157,7 @@ _INSTEAD = {
 
 
 class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Referenced):
-    """A node of the session graph: rows and record that never change, and where tools run.
+    """The value that flows through a program, and the record of what happened to it.
 
     Operations return new sessions. A session made by a run is there at once while the run goes
     on: what needs its rows waits for them, `id`, `provenance`, placement and `repr` never do. A
