@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from rath.serving import Principal, ServerOptions, TokenFile, asgi
 from rath.session import Session
 from rath.session.outcome import Cancelled, Completed
 from rath.session.persistence.store import FileStore
+from rath.session.tooling import ApprovalRule
 from rath.testing import ScriptedClient, tool_call
 from rath.testing.chat import Turn
 from tests.support.chat_replies import Reply
@@ -384,6 +385,105 @@ def test_a_run_is_cancelled_by_its_id_and_goes_on_later(serve: Serve) -> None:
             client.responses.create(
                 model="team", input="more", previous_response_id=begun.response.id
             )
+
+
+class Paused:
+    """A tool whose calls wait for the test."""
+
+    def __init__(self, approval: ApprovalRule) -> None:
+        self.n_begun = 0
+        self.n_ended = 0
+        self.may_end = threading.Event()
+        self._tool = FunctionTool("work", self._work)
+        self._tool.effects = "idempotent"
+        self._tool.approval = approval
+
+    def agent(self) -> Agent:
+        return agent(tool_call("work"), "done", tools=[self._tool])
+
+    async def _work(self, *_: object) -> str:
+        self.n_begun += 1
+        await asyncio.to_thread(self.may_end.wait, PATIENCE)
+        self.n_ended += 1
+        return "worked"
+
+
+class Patient(Workflow):
+    """Waits for its agent in `forward`, so that its run is known late."""
+
+    def __init__(self, inner: Agent) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, session: Session) -> Session:
+        made = self.inner(session)
+        made.text()
+        return made
+
+
+async def go_on_at_once(server: Server, response: str, paused: Paused) -> tuple[str, list[object]]:
+    """Go on with a response three times at once; return the answer and what the others get.
+
+    The tool ends when two have been refused.
+    """
+
+    async def go_on(client: openai.AsyncOpenAI) -> str:
+        made = await client.responses.create(model="team", input="", previous_response_id=response)
+        return made.output_text
+
+    refused: list[object] = []
+    async with server.async_client() as client:
+        asking = {asyncio.ensure_future(go_on(client)) for _ in range(3)}
+        while len(refused) < 2:
+            done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            refused += [each.exception() for each in done]
+        paused.may_end.set()
+        return await asking.pop(), refused
+
+
+def cancelled(server: Server, paused: Paused) -> str:
+    """Return a response whose run was cancelled in its tool."""
+    with server.client() as client:
+        stream = client.responses.create(model="team", input="hello", stream=True)
+        begun: Any = next(iter(stream))
+        wait_until(lambda: paused.n_begun == 1)
+        assert client.responses.cancel(begun.response.id).status == "cancelled"
+        stream.close()
+    paused.n_begun = 0
+    return str(begun.response.id)
+
+
+def approved(server: Server, _: Paused) -> str:
+    """Return a response whose tool somebody has allowed."""
+    with server.client() as client:
+        waits = client.responses.create(model="team", input="hello")
+    session = Session.load(waits.id.split("_")[1], store=server.store)
+    session.approve(session.open_calls[0])
+    return waits.id
+
+
+@pytest.mark.parametrize(
+    ("make", "approval", "wrap"),
+    [
+        pytest.param(cancelled, "never", lambda inner: inner, id="cancelled"),
+        pytest.param(approved, "always", lambda inner: inner, id="approved"),
+        pytest.param(approved, "always", Patient, id="known-late"),
+    ],
+)
+def test_one_of_several_continues_goes_on(
+    serve: Serve,
+    make: Callable[[Server, Paused], str],
+    approval: ApprovalRule,
+    wrap: Callable[[Agent], Workflow],
+) -> None:
+    paused = Paused(approval)
+    server = serve(wrap(paused.agent()))
+    response = make(server, paused)
+    answer, refused = asyncio.run(go_on_at_once(server, response, paused))
+    assert answer == "done"
+    codes = [isinstance(each, openai.BadRequestError) and each.code for each in refused]
+    assert codes == ["conflict", "conflict"]
+    assert (paused.n_begun, paused.n_ended) == (1, 1)
 
 
 def test_two_hundred_streams_at_once_are_not_mixed(serve: Serve) -> None:

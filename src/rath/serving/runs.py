@@ -143,6 +143,9 @@ class ServedRun:
         self.first_row = 0
         """Index of the first row that this run makes."""
 
+        self.resumes: UUID | None = None
+        """The session that waited or was cancelled, with which it goes on."""
+
         self.usage: RathLLMTokenUsage = RathLLMTokenUsage(0, 0, 0)
         """Tokens of its model calls, those of runs inside it with them."""
 
@@ -223,6 +226,10 @@ class ServedRun:
             self.usage = added_usage(self.usage, usage)
 
 
+def _still_runs(session_id: UUID) -> Conflict:
+    return Conflict(f"session {session_id} still runs; wait for its end, or cancel it")
+
+
 def _problem_of(error: BaseException) -> str:
     return f"the run failed: {type(error).__name__}: {error}"[:4_000]
 
@@ -279,6 +286,10 @@ class Runs:
         self._store = store
         self._running: dict[tuple[str, UUID], ServedRun] = {}
         self._starting: set[ServedRun] = set()
+        self._resumed: set[tuple[str, UUID]] = set()
+        """Principal and id of sessions with which a run goes on; of each one at a time."""
+
+        self._lock = threading.Lock()
 
     @property
     def store(self) -> SessionStore:
@@ -379,13 +390,33 @@ class Runs:
             raise RunFailed(_problem_of(exc)) from exc
         finally:
             if not is_begun:
+                self._release(run)
                 self.limits.end_run(request.principal.name)
-        run.when_ended(partial(self._note_end, key))
+        run.when_ended(partial(self._note_end, run, key))
         runtime().submit(partial(self._watch, run), label=f"a run of {key[0]}", at_exit="leave")
 
-    def _note_end(self, key: tuple[str, UUID]) -> None:
+    def _note_end(self, run: ServedRun, key: tuple[str, UUID]) -> None:
         self._running.pop(key, None)
+        self._release(run)
         self.limits.end_run(key[0])
+
+    def _claim(self, run: ServedRun, session_id: UUID) -> None:
+        """Have a run alone go on with a session until it has ended.
+
+        Raises:
+            Conflict: Another one does so.
+        """
+        key = (run.request.principal.name, session_id)
+        with self._lock:
+            if key in self._resumed:
+                raise _still_runs(session_id)
+            self._resumed.add(key)
+        run.resumes = session_id
+
+    def _release(self, run: ServedRun) -> None:
+        if run.resumes is not None:
+            with self._lock:
+                self._resumed.discard((run.request.principal.name, run.resumes))
 
     async def _watch(self, run: ServedRun) -> None:
         """Note the end of a run; on the runtime thread."""
@@ -418,6 +449,10 @@ class Runs:
                 run.first_row = len(request.rows)
                 return workflow(self._first_session(request))
             stored = self.stored(request, request.session_id)
+            if isinstance(stored.outcome, Suspended):
+                self._claim(run, stored.id)
+                # A run may have gone on with it and ended before the claim.
+                stored = self.stored(request, stored.id)
             outcome = stored.outcome
             if isinstance(outcome, NeedsInput):
                 self._answer(stored, request)
@@ -448,7 +483,7 @@ class Runs:
             Conflict: It still runs, or was made by another workflow.
         """
         if self.find_running(request.principal, session_id) is not None:
-            raise Conflict(f"session {session_id} still runs; wait for its end, or cancel it")
+            raise _still_runs(session_id)
         name, session = self._find(request.principal, session_id)
         if name != request.workflow:
             raise Conflict(f"session {session_id} was made by {name!r}; go on with that one")
