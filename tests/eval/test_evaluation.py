@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid5
 
 import pytest
 from pydantic import BaseModel
@@ -329,3 +330,21 @@ def test_a_stored_evaluation_knows_tags_and_expected_answers(tmp_path: Path) -> 
         ((), None),
     }
     assert again.report().scores == done.report().scores
+
+
+def test_a_stored_evaluation_knows_the_tags_of_rows_that_are_sessions(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    agent = flow.Agent("p", ScriptedClient(["4"] * 5).provider, system_tools=False)
+    asked = Session.from_user_message("2+2?")
+    rows = [{"input": asked, "expected": 4, "tags": ["sum"]}]
+    done = ev.evaluate(agent, rows, [ev.Contains("4")], job="sessions", store=store)
+    stored = Session.load(uuid5(done.runs[0].run, "input"), store=store)
+    rows = [{"input": stored, "expected": 5}, {"id": "2", "input": asked, "tags": ["other"]}]
+    ev.evaluate(agent, rows, [ev.Contains("4")], epochs=2, job="again", store=store)
+    loaded = [ev.load_evaluation(job, store).items for job in ("sessions", "again")]
+    assert [sorted((each.tags, str(each.expected)) for each in items) for items in loaded] == [
+        [(("sum",), "4")],
+        [((), "5"), ((), "5"), (("other",), "None"), (("other",), "None")],
+    ]
+    assert stored.chunk_table.rows == asked.chunk_table.rows
+    assert asked.provenance.extras == ()

@@ -10,9 +10,10 @@ from concurrent.futures import Future
 from dataclasses import field, replace
 from decimal import Decimal
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from uuid import UUID, uuid4, uuid5
 
+from rath._async.deferred import Deferred
 from rath._async.runtime import runtime, wait_interruptibly
 from rath._core.dataclasses import dataclass
 from rath.errors import JobError, PersistenceError
@@ -34,7 +35,8 @@ from rath.session.record import ItemRun, Operation, Verdict
 __all__ = ["Evaluation", "Suite", "evaluate", "load_evaluation"]
 
 PLACE = "rath.eval"
-"""Path of the operations that scores belong to; other checks of a session are no scores."""
+"""Path of the operations that scores belong to; other checks of a session are no scores. In the
+provenance of the session with which a run begins, the name of tags and expected answer."""
 
 SCORING_AT_ONCE = 8
 """Sessions that are scored side by side; a guess that leaves a server of models its time."""
@@ -177,8 +179,7 @@ def evaluate(
 def load_evaluation(job: str, store: SessionStore | str | None = None) -> Evaluation:
     """Return an evaluation from its store, with the last score of each scorer.
 
-    Tags and expected answers are those with which a run of a text began; of rows whose input is a
-    session they are not stored.
+    Tags and expected answers are those with which each run began.
 
     Raises:
         JobError: There is no such job.
@@ -186,16 +187,27 @@ def load_evaluation(job: str, store: SessionStore | str | None = None) -> Evalua
     opened = open_store(store) if isinstance(store, str) else store or default_store()
     runs = _runs(opened, job)
     found: list[ScoredItem] = []
+    examples: dict[str, _StoredExample] = {}
     for each in runs:
         if each.status != "done" or each.session is None:
             continue
         session = load(opened, each.session).session
         last = {verdict.name: verdict for verdict in scores_in(session)}
-        tags, expected = _stored_example(opened, each.run)
-        for verdict in last.values():
-            item = _of_verdict(verdict, each.key, each.epoch, each.session)
-            found.append(replace(item, tags=tags, expected=expected))
-    return Evaluation(job, opened, tuple(found), runs)
+        # Epochs begin with one content, which is stored with the first of them alone.
+        stored = None if each.key in examples else _stored_example(opened, each.run)
+        if stored is not None:
+            examples[each.key] = stored
+        found += [
+            _of_verdict(verdict, each.key, each.epoch, each.session) for verdict in last.values()
+        ]
+    nothing: _StoredExample = ((), None)
+    items = [(each, examples.get(each.key, nothing)) for each in found]
+    scored = tuple(replace(item, tags=tags, expected=expected) for item, (tags, expected) in items)
+    return Evaluation(job, opened, scored, runs)
+
+
+_StoredExample: TypeAlias = tuple[tuple[str, ...], str | None]
+"""Tags and expected answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,33 +226,47 @@ class Suite:
 
 
 def _first_session(example: Example) -> Session:
-    """Return the session with which a run begins; its lineage holds what its scores are about."""
-    if isinstance(example.input, Session):
-        return example.input
-    session = Session.from_user_message(example.input)
-    expected = _expected_text(example)
+    """Return the session with which a run begins; its provenance holds what its scores are about.
+
+    Of a row that is a session the content is in a cell of its own, with that beside its own
+    provenance: content that is stored under one id already is not stored under another.
+    """
+    row = (PLACE, json.dumps({"tags": example.tags, "expected": _expected_text(example)}))
+    given = example.input
+    if isinstance(given, Session):
+        provenance = given.provenance
+        own = tuple(extra for extra in provenance.extras if extra[0] != PLACE)
+        return Session.from_body(
+            Deferred.of(given.body.result()),
+            replace(provenance, extras=(*own, row)),
+            id=given.id,
+            placement=given.placement.share(),
+            provider=given.provider,
+            lineage=given.lineage,
+        )
+    session = Session.from_user_message(given)
     LineageRecorder.stamp_new_session(
         session,
         parent_session_ids=(),
         lineage_operator=PLACE,
         lineage_kind=LineageKind.LEAF_USER,
-        lineage_extras=(
-            *((("tags", json.dumps(example.tags)),) if example.tags else ()),
-            *((("expected", expected),) if expected is not None else ()),
-        ),
+        lineage_extras=(row,),
     )
     return session
 
 
-def _stored_example(store: SessionStore, run: UUID) -> tuple[tuple[str, ...], str | None]:
-    """Return tags and expected answer of a run, as the session with which it began has them."""
+def _stored_example(store: SessionStore, run: UUID) -> _StoredExample | None:
+    """Return tags and expected answer of a run, as the session with which it began has them.
+
+    None where that is not stored under an id of its own, or was removed since.
+    """
     try:
-        provenance = load(store, uuid5(run, "input")).session.provenance
+        extras = dict(load(store, uuid5(run, "input")).session.provenance.extras)
     except PersistenceError:
-        return (), None  # removed since; the scores are known
-    extras = dict(provenance.extras if provenance.operator == PLACE else ())
-    tags, expected = extras.get("tags"), extras.get("expected")
-    return tuple(json.loads(str(tags or "[]"))), None if expected is None else str(expected)
+        return None
+    row: dict[str, Any] = json.loads(str(extras.get(PLACE, "{}")))
+    expected = row.get("expected")
+    return tuple(map(str, row.get("tags", ()))), None if expected is None else str(expected)
 
 
 def _first_of(pending: deque[Future[list[ScoredItem]]]) -> list[ScoredItem]:
