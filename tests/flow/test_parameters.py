@@ -153,6 +153,16 @@ def test_mismatches_are_listed_and_nothing_is_written() -> None:
     ("name", "value", "problem"),
     [
         ("agent.examples", [{"kind": "user_text"}], "expected a list of rows"),
+        (
+            "agent.examples",
+            [{"kind": "user_text", "payload": {}}],
+            "no row is of the kind 'user_text'; known: system, user, assistant, tool_result",
+        ),
+        (
+            "agent.provider",
+            {"name": None, "kind": "opneai", "model": "m"},
+            "unknown provider_kind 'opneai'; known: .*openai",
+        ),
         ("agent.provider", {"model": "m"}, "expected the texts or nulls"),
         ("agent.provider", {"name": "no-such", "kind": None, "model": None}, "no-such"),
         ("agent.sampling", {"temperature": "hot"}, "temperature"),

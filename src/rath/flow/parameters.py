@@ -29,8 +29,10 @@ from rath.flow.tool.agent_tool import AgentTool
 from rath.flow.tool.base import FlowToolCall
 from rath.llm import Provider
 from rath.llm.chat_request import SAMPLING_FIELDS
+from rath.llm.registry import registered_kinds
 from rath.memory import MemoryStore
 from rath.session import ChunkRow
+from rath.session.chunk import ChunkKind
 from rath.session.content import json_digest
 
 if TYPE_CHECKING:
@@ -464,7 +466,7 @@ def _of_agent(place: str, part: AgentParam) -> Iterator[_Member]:
     yield _Member(
         f"{place}.provider",
         lambda: _provider_json(part.provider),
-        _no_provider,
+        lambda value: _no_provider(value, part.provider),
         lambda value: setattr(part, "provider", _provider_of(value, part.provider)),
     )
     yield _Member(
@@ -566,11 +568,14 @@ def _row_of(value: Mapping[str, Any]) -> ChunkRow:
 
 def _no_rows(value: object) -> str | None:
     rows = cast("list[object]", value) if isinstance(value, list) else [None]
+    known = [kind.value for kind in ChunkKind]
     for row in rows:
         fields = _mapping(row)
         is_row = isinstance(fields.get("kind"), str) and isinstance(fields.get("payload"), Mapping)
         if not is_row or set(fields) != {"kind", "payload"}:
-            return 'expected a list of rows such as {"kind": "user_text", "payload": {...}}'
+            return 'expected a list of rows such as {"kind": "user", "payload": {...}}'
+        if fields["kind"] not in known:
+            return f"no row is of the kind {fields['kind']!r}; known: {', '.join(known)}"
     return None
 
 
@@ -583,12 +588,15 @@ def _provider_json(provider: Provider) -> dict[str, Any]:
     }
 
 
-def _no_provider(value: object) -> str | None:
+def _no_provider(value: object, now: Provider) -> str | None:
     fields = _mapping(value)
     are_texts = all(isinstance(each, str | None) for each in fields.values())
     if set(fields) != {"name", "kind", "model"} or not are_texts:
         return "expected the texts or nulls name, kind and model"
-    name = fields["name"]
+    name, kind = fields["name"], fields["kind"]
+    # That of now may be of a client that the program gave.
+    if kind not in (None, now.provider_kind) and kind not in (known := registered_kinds()):
+        return f"unknown provider_kind {kind!r}; known: {', '.join(known)}"
     try:
         if name is not None:
             Provider.from_config(str(name))
