@@ -348,3 +348,12 @@ def test_a_stored_evaluation_knows_the_tags_of_rows_that_are_sessions(tmp_path: 
     ]
     assert stored.chunk_table.rows == asked.chunk_table.rows
     assert asked.provenance.extras == ()
+
+
+def test_a_printed_report_writes_control_characters_out(tmp_path: Path) -> None:
+    def hostile(example: Example, session: Session) -> float:
+        raise ValueError("\x1b[2Jgone\nerror: forged")
+
+    rows = [{"input": "France", "expected": "Paris"}]
+    text = str(World(tmp_path).evaluate(hostile, rows).report())
+    assert text.endswith("error: scorer hostile, 0: ValueError: \\x1b[2Jgone\\nerror: forged")

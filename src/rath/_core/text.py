@@ -12,11 +12,15 @@ from rath._core.lazy_imports import lazy_modules
 if TYPE_CHECKING:
     import difflib
     import locale
+    import unicodedata
 else:
-    locale, difflib = lazy_modules(__name__, "locale", "difflib")
+    locale, difflib, unicodedata = lazy_modules(__name__, "locale", "difflib", "unicodedata")
 
 
 _PREVIEW_GAP = " ... "
+_JOINERS = "\u200c\u200d"
+"""Within words and emoji; without them some cannot be read."""
+
 _LEFT_OUT = "\n[... {} characters left out ...]\n"
 
 # Thai, Lao, Tibetan, Myanmar, Khmer, kana, Bopomofo, Han and Hangul. Hangul is spaced, but its
@@ -69,6 +73,22 @@ def one_line_preview(text: str, max_chars: int) -> str:
         return line
     edge = max(1, (max_chars - len(_PREVIEW_GAP)) // 2)
     return f"{line[:edge]}{_PREVIEW_GAP}{line[-edge:]}"
+
+
+def visible(text: str, *, but: str = "\n\t") -> str:
+    """Return a text with its control characters written out, except those in `but`.
+
+    Whatever stands in a config or an answer, a terminal gets no commands from it.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        # To Python no space is printable but the one of ASCII.
+        char
+        if char.isprintable() or char in but + _JOINERS or unicodedata.category(char) == "Zs"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def short_id(id: UUID) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rath._core.text import did_you_mean
+from rath._core.text import did_you_mean, visible
 from rath.cli import terminal
 from rath.cli.lists import Limit, TextFilter, page_of, say_page
 from rath.cli.mcp import entry_lines, mask
@@ -340,10 +340,10 @@ def trust(
     elif not entries:
         terminal.note(f"{store.path} names nothing that acts, so it needs no trust")
     else:
-        terminal.say(f"{terminal.visible(str(store.path), but='')}, the config of a project")
+        terminal.say(f"{visible(str(store.path), but='')}, the config of a project")
         for entry in entries:
             for text in _entry_lines(store, entry):
-                terminal.say(terminal.visible(text, but=""))
+                terminal.say(visible(text, but=""))
         _trust(store, waiting, is_agreed=is_agreed)
 
 
@@ -363,7 +363,7 @@ def _note_untrusted(entries: Sequence[trusts.GuardedEntry]) -> None:
     for entry in entries:
         is_new = entry.state() == "not trusted"
         state = "is not trusted" if is_new else "has changed since you trusted it"
-        file = terminal.visible(str(entry.file), but="")
+        file = visible(str(entry.file), but="")
         terminal.note(f"{entry.name} of {file} {state}, so it is not used")
     if entries:
         terminal.note("to look at it and allow it: rath config trust")

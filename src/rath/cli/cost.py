@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from rath._core.dataclasses import dataclass
-from rath._core.text import short_id
+from rath._core.text import short_id, visible
 from rath.cli.listing import JobName, runs_of
 from rath.cli.render import count_of, money, one_line, room, say_table
 from rath.cli.stores import (
@@ -24,7 +24,7 @@ from rath.cli.stores import (
     use_index,
     use_store,
 )
-from rath.cli.terminal import AsJson, Damaged, Misuse, note, say_json, visible
+from rath.cli.terminal import AsJson, Damaged, Misuse, note, say_json
 from rath.session.log.index import IndexedCall, SessionFilter, SessionSummary, StoreIndex
 
 By = Literal["model", "session", "run", "day"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from rath._core.dataclasses import dataclass
-from rath._core.text import did_you_mean
+from rath._core.text import did_you_mean, visible
 from rath.cli.lists import MOST_LISTED, Limit, Page, TextFilter, page_of, say_page
 from rath.cli.render import (
     CheckFinding,
@@ -39,7 +39,6 @@ from rath.cli.terminal import (
     note,
     say,
     say_json,
-    visible,
     warn,
 )
 from rath.config.layers import config_layers

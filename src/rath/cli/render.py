@@ -20,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rath._core.dataclasses import dataclass
-from rath.cli.terminal import say_json, visible, write
+from rath._core.text import visible
+from rath.cli.terminal import say_json, write
 
 STATE_STYLES = {
     "completed": "green",

@@ -11,7 +11,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import unicodedata
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
@@ -35,6 +34,8 @@ else:
         __name__, rich_console="rich.console", rich_text="rich.text"
     )
 
+from rath._core.text import visible
+
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 NoPager = Annotated[
     bool, typer.Option("--no-pager", help="Write long answers to the terminal at once.")
@@ -43,8 +44,6 @@ IsAgreed = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-_JOINERS = "\u200c\u200d"
-"""Within words and emoji; without them some cannot be read."""
 
 
 class Exit(IntEnum):
@@ -253,22 +252,6 @@ def _answer(prompt: str) -> str:
         sys.stderr.write("\n")
         raise typer.Abort
     return line.strip()
-
-
-def visible(text: str, *, but: str = "\n\t") -> str:
-    """Return a text with its control characters written out, except those in `but`.
-
-    Whatever stands in a config or an answer, a terminal gets no commands from it.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        # To Python no space is printable but the one of ASCII.
-        char
-        if char.isprintable() or char in but + _JOINERS or unicodedata.category(char) == "Zs"
-        else char.encode("unicode_escape").decode()
-        for char in text
-    )
 
 
 def duration(option: str, text: str) -> timedelta:

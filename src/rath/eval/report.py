@@ -13,6 +13,7 @@ from uuid import UUID
 
 from rath._core import html
 from rath._core.dataclasses import dataclass
+from rath._core.text import visible
 
 __all__ = ["Comparison", "Report", "ScoreSummary", "ScoredItem", "bootstrap_interval", "pass_at_k"]
 
@@ -124,7 +125,7 @@ class Report:
             lines.append(f"{each.scorer:<{width}}  {_mean_text(each)}")
             lines += [f"{'':<{width}}    {tag}: {mean:.3f}" for tag, mean in each.by_tag.items()]
         lines += [f"error: {each}" for each in self.first_errors]
-        return "\n".join(lines)
+        return "\n".join(visible(line, but="") for line in lines)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the scores, also by tag, and the first errors."""
