@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, cast
 
-from rath._core.dataclasses import dataclass
 from rath.config.redaction import redact_content
 from rath.session.chunk import ChunkRow, ChunkTable, RowId
 from rath.session.content import AssistantTurn, Opaque, SystemText, ToolFeedback, UserText
 from rath.session.record import ModelCall, Operation, RecalledNote, ToolRun
 
 
-@dataclass(frozen=True, slots=True)
 class SpanContent:
-    """The content of the spans of one session; what stands in rows of others is not known."""
+    """The content of spans, by the rows that calls and tools have made.
 
-    table: ChunkTable
-    _index: dict[RowId, int] = field(default_factory=dict[RowId, int])
+    Args:
+        tables: The rows that are known: those of the session, and those of runs inside its calls.
+    """
 
-    def __post_init__(self) -> None:
-        self._index.update({row.id: at for at, row in enumerate(self.table) if row.id is not None})
+    def __init__(self, *tables: ChunkTable) -> None:
+        self._index: dict[RowId, tuple[ChunkTable, int]] = {}
+        for table in tables:
+            for at, row in enumerate(table):
+                if row.id is not None:
+                    self._index.setdefault(row.id, (table, at))
 
     def of_call(self, call: ModelCall, operation: Operation) -> Mapping[str, str]:
         """Return what a model read and what it answered."""
-        at = next((self._index[row] for row in call.rows if row in self._index), None)
-        if at is None:
+        found = next((self._index[row] for row in call.rows if row in self._index), None)
+        if found is None:
             return {}
-        answer = self.table[at]
+        table, at = found
+        answer = table[at]
         content: dict[str, str] = {
-            "gen_ai.input.messages": _json([_message(row) for row in self.table[:at]]),
+            "gen_ai.input.messages": _json([_message(row) for row in table[:at]]),
             "gen_ai.output.messages": _json(
                 [{**_message(answer), "finish_reason": call.evidence.finish_reason or "stop"}]
             ),
@@ -49,7 +52,8 @@ class SpanContent:
         content = {} if arguments is None else {"gen_ai.tool.call.arguments": _json(arguments)}
         for row in run.rows:
             if row in self._index:
-                shown = self.table[self._index[row]].content
+                table, at = self._index[row]
+                shown = table[at].content
                 if isinstance(shown, ToolFeedback):
                     content["gen_ai.tool.call.result"] = _text(shown.described)
         return content

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -19,10 +19,13 @@ from rath._core.trace_context import (
     parse_traceparent,
     span_id_of,
 )
-from rath.errors import MissingExtra
+from rath.errors import MissingExtra, PersistenceError
 from rath.llm.credentials import is_azure
 from rath.session.chunk import ChunkTable
 from rath.session.graph.recording import Edge
+from rath.session.loading import load
+from rath.session.log.ancestors import writers_of
+from rath.session.log.store import SessionStore, open_store
 from rath.session.loop import on_run_end, on_run_submit
 from rath.session.operation import current_call, on_call_end
 from rath.session.record import Entry, ModelCall, Operation, ToolRun, Verdict
@@ -86,7 +89,9 @@ _PARAMETERS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 """Parameters that the conventions know, by what they call them, and the types they may have."""
 
 
-def spans_of(session: Session, *, content: bool = False) -> tuple[Span, ...]:
+def spans_of(
+    session: Session, *, content: bool = False, store: SessionStore | str | None = None
+) -> tuple[Span, ...]:
     """Return the spans of all runs that the record of a session tells, oldest first; waits for it.
 
     Those of its ancestors are among them. Each outermost workflow call has a span, and below it its
@@ -97,10 +102,28 @@ def spans_of(session: Session, *, content: bool = False) -> tuple[Span, ...]:
         session: Whose record is told.
         content: Tell what was said, too: messages, instructions, arguments, results and notes.
             Keys of vendors and secrets of the environment are hidden. Messages of a run inside a
-            tool call stand in the session of that run, and not in this one.
+            tool call are those of its session, where `store` has that.
+        store: Where sessions of runs inside tool calls are, or the URL of that; by default where
+            `session` is stored. Read with `content` alone.
     """
     record = tuple(session.record)
-    return _spans(record, session.chunk_table, _conversation(session), content=content)
+    inner = _inner_tables(session, record, store) if content else ()
+    return _spans(record, session.chunk_table, _conversation(session), content=content, inner=inner)
+
+
+def _inner_tables(
+    session: Session, record: Sequence[Entry], store: SessionStore | str | None
+) -> list[ChunkTable]:
+    """Return the rows of runs inside tool calls, as far as they are stored; blocks."""
+    known = [writer.store for writer in writers_of(session.body)]
+    opened = open_store(store) if isinstance(store, str) else store or next(iter(known), None)
+    operations = (entry for entry in record if isinstance(entry, Operation))
+    inner = dict.fromkeys(each.session for each in operations if is_in_call(each))
+    tables: list[ChunkTable] = []
+    for each in inner if opened is not None else ():
+        with suppress(PersistenceError):
+            tables.append(load(opened, each).session.partial_table)
+    return tables
 
 
 def own_spans(session: Session, *, content: bool = False) -> tuple[Span, ...]:
@@ -195,9 +218,10 @@ def _spans(
     only: UUID | None = None,
     *,
     content: bool = False,
+    inner: Sequence[ChunkTable] = (),
 ) -> tuple[Span, ...]:
     intervals = intervals_of(record, table, only)
-    context = _Context(record, conversation, SpanContent(table) if content else None)
+    context = _Context(record, conversation, SpanContent(table, *inner) if content else None)
     failures: dict[UUID, str | None] = {}
     for each in intervals:
         if each.kind == "model" and isinstance(each.entry, ModelCall):

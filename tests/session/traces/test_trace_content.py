@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from rath.flow import Agent, Workflow
 from rath.session import Session
+from rath.session.persistence.store import FileStore
 from rath.session.record import RecalledNote
 from rath.session.traces import Span, spans_of, trace_runs
 from rath.testing import ScriptedClient, tool_call
@@ -124,3 +126,22 @@ def test_tokens_and_durations_are_measured() -> None:
     assert duration.count == 2
     assert duration.attributes["gen_ai.operation.name"] == "chat"
     provider.shutdown()
+
+
+def test_messages_of_a_run_inside_a_tool_call_come_from_its_store(tmp_path: Path) -> None:
+    inside = Agent("be brief", ScriptedClient(["inner answer"]).provider, system_tools=False)
+    tool = inside.as_tool("ask", "Asks.")
+    client = ScriptedClient([tool_call("ask", {"task": "look"}), "the end"])
+    outer = Agent("p", client.provider, [tool], system_tools=False)
+    store = FileStore(tmp_path)
+    out = outer.run(Session.from_user_message("go"), run="traced", store=store).synchronize()
+    loaded = Session.load(out.id, store=store)
+    answers = [
+        [part["content"] for part in said(span, "output.messages")[0]["parts"]]
+        for session, given in ((out, None), (loaded, None), (loaded, store))
+        for span in spans_of(session, content=True, store=given)
+        if span.name.startswith("chat")
+        and span.parent is not None
+        and "be brief" in str(span.attributes.get("gen_ai.system_instructions"))
+    ]
+    assert answers == [["inner answer"]] * 3
