@@ -301,12 +301,17 @@ def test_a_workflow_without_a_hash_has_a_state() -> None:
 
 
 def test_what_fails_to_say_its_state_runs_as_before() -> None:
+    is_broken: list[bool] = []
+
     class Odd(FixedText):
         @property
         def description(self) -> str:
-            raise LookupError("no text")
+            if is_broken:
+                raise LookupError("no text")
+            return "A text."
 
     agent = flow.Agent("p", ScriptedClient(["done"]).provider, tools=[Odd()])
+    is_broken.append(True)
     with pytest.raises(LookupError, match="no text"):
         agent(Session.from_user_message("x")).synchronize()
 
