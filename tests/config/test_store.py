@@ -76,7 +76,7 @@ def test_golden_home_is_saved_as_it_was(tmp_path: Path) -> None:
     [
         (b'{\n  "llm": x}', "line 2 col 10"),
         (b"[1]", "must be a JSON object"),
-        (b'{"llm": {"providers": {"a": {"max_tokens": "many"}}}}', "failed schema validation"),
+        (b'{"llm": {"providers": {"a": {"max_tokens": "many"}}}}', "has values that do not fit"),
         (b"\xff", "cannot be read"),
     ],
     ids=["json", "shape", "schema", "bytes"],

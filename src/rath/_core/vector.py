@@ -118,7 +118,10 @@ class Vector(Generic[T]):
     def __getitem__(self, index: int) -> T:
         place = index + self._size if index < 0 else index
         if not 0 <= place < self._size:
-            raise IndexError(f"index {index} asked of a vector that has {self._size} items")
+            raise IndexError(
+                f"there is no item {index}: the vector has {self._size} items; count from 0, or "
+                "from the end with -1"
+            )
         segment = self._segment_before(place + 1)
         return segment.items[place - segment.start]
 

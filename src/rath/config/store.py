@@ -368,7 +368,10 @@ def _read_object(path: Path) -> dict[str, Any]:
     except ValueError as exc:  # Python takes no number of more than some thousand digits
         raise ConfigError(f"{path} cannot be read: {exc}; correct it or remove the file") from None
     if not isinstance(payload, dict):
-        raise ConfigError(f"{path} must be a JSON object, found {type(payload).__name__}")
+        raise ConfigError(
+            f"{path} must be a JSON object, found {type(payload).__name__}; correct it or remove "
+            "the file"
+        )
     return cast("dict[str, Any]", payload)
 
 
@@ -385,7 +388,10 @@ def _validated(payload: dict[str, Any], path: Path) -> RathConfig:
         return RathConfig.model_validate(payload)
     except ValidationError as exc:
         problems = exc.errors(include_url=False, include_input=False, include_context=False)
-        raise ConfigError(f"{path} failed schema validation: {_listed(problems)}") from exc
+        raise ConfigError(
+            f"{path} has values that do not fit: {_listed(problems)}; correct them there, or with "
+            "rath config set or unset"
+        ) from exc
 
 
 def _listed(problems: Iterable[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,20 @@ SESSION_PARTIAL_SUFFIX = SESSION_FILE_SUFFIX + PARTIAL_SUFFIX
 
 INDEX_FILE_NAME = "index.sqlite3"
 """The index of the logs beside it; SQLite and its lock put more files with that beginning there."""
+
+_FULL = ". Free space there, and do it again"
+_FORBIDDEN = ". Give this user the right to it, or name another home by OPENRATH_HOME"
+_NO_DIRECTORY = ". A file stands where a directory is needed: move it away"
+_CURES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.EROFS: _FORBIDDEN,
+    errno.ENOTDIR: _NO_DIRECTORY,
+    errno.EEXIST: _NO_DIRECTORY,
+}
+"""What can be done about an error of the file system."""
 
 _SESSION = PersistentKind("session", PersistenceError, "close its writer")
 
@@ -97,9 +112,12 @@ def checked_id(session_id: UUID | str) -> UUID:
 
 @contextlib.contextmanager
 def os_errors(place: object, problem: str, advice: str = "") -> Generator[None]:
-    """Turn an OSError of a block into a PersistenceError: `<place> <problem>: <why><advice>`."""
+    """Turn an OSError of a block into a PersistenceError that says what can be done about it.
+
+    Its text is `<place> <problem>: <why><advice>. <cure>`.
+    """
     try:
         yield
     except OSError as exc:
-        reason = exc.strerror or exc
-        raise PersistenceError(f"{place} {problem}: {reason}{advice}") from exc
+        cure = _CURES.get(exc.errno or 0, "")
+        raise PersistenceError(f"{place} {problem}: {exc.strerror or exc}{advice}{cure}") from exc

@@ -54,7 +54,8 @@ def write(
     """
     if op.mode not in _WRITE_MODES:
         raise OperationFailed(
-            "unsupported", f"write mode {op.mode!r} is not known; use one of {_WRITE_MODES}"
+            "unsupported",
+            f"write mode {op.mode!r} is not known; use one of {', '.join(_WRITE_MODES)}",
         )
     relative = layout.relative_path(op.uri)
     if relative.endswith(f"/{layout.NOTE_SUFFIX}"):
