@@ -36,6 +36,7 @@ FULL_LANE = (
     "memory/adapters/openviking/test_real_server.py",
     "session/resume/test_workspaces.py",
     "session/view/browser",
+    "unit/test_error_messages.py",
 )
 """Files and folders of tests that start servers, browsers and processes, or run whole contracts."""
 

@@ -25,6 +25,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"<!-- answers: ((?:(?!-->).)*) -->\s*\Z", re.DOTALL)
 ANSWER = "Done."
 MAX_WORDS = 1500
+LISTS = {ROOT / "docs" / "source" / "reference" / "error_messages.md"}
+"""Pages in which a reader looks up one row."""
 
 
 def pages() -> list[Path]:
@@ -107,7 +109,7 @@ def prose(text: str) -> str:
 def test_a_page_is_short_and_starts_with_code(page: Path) -> None:
     text = prose(page.read_text("utf-8"))
     n_words = sum(1 for word in text.split() if re.search(r"\w", word))
-    assert n_words <= MAX_WORDS
+    assert n_words <= MAX_WORDS or page in LISTS
     # The landing pages have one sentence before it.
     assert re.match(r"# .+\n\n(:::.+\n.+\n:::\n\n)?```", text)
 
