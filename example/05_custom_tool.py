@@ -1,59 +1,57 @@
-"""05: tools of your own: a typed function, and a class that says it all itself."""
+"""05: tools of your own: a typed function, one with options, and the long form, a class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, Field
-
 import rath
-from _shared import provider_from_env, show_rows
-from rath import flow
+from _shared import provider_from_env
 from rath.flow.tool import FlowToolCall
-from rath.session import Session
+from rath.session.streaming import ToolEnd
 from rath.testing import tool_call
 
 
+def add(a: int, b: int) -> int:
+    """Add two whole numbers."""
+    return a + b
+
+
 @rath.tool(parallel_safe=True, effects="read_only")
-def double(n: int) -> dict[str, int]:
+def double(n: int) -> int:
     """Double a whole number.
 
     Args:
         n: The number.
     """
-    return {"doubled": 2 * n}
+    return 2 * n
 
 
-class AddInput(BaseModel):
-    """Arguments of `add`."""
-
-    a: int = Field(description="First number.")
-    b: int = Field(description="Second number.")
-
-
-class AddTool(FlowToolCall):
-    """Adds two numbers: the schema is what the model sees, `__call__` is what runs."""
+class Half(FlowToolCall):
+    """The long form: the schema is what the model sees, `__call__` is what runs."""
 
     @property
     def name(self) -> str:
-        return "add"
+        return "half"
 
     @property
     def description(self) -> str:
-        return "Add two whole numbers."
+        return "Halve a whole number."
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return AddInput.model_json_schema()
+        return {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
-    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> dict[str, int]:
-        data = AddInput.model_validate(dict(arguments))
-        return {"sum": data.a + data.b}
+    def __call__(self, session: rath.Session, arguments: Mapping[str, Any]) -> float:
+        return float(arguments["n"]) / 2
 
 
-add, again = tool_call("add", {"a": 17, "b": 25}), tool_call("double", {"n": 42})
-provider = provider_from_env([add, again, "That makes 84."])
-tools = [AddTool(), double]
-agent = flow.Agent("Use the tools, then answer briefly.", provider, tools, system_tools=False)
-show_rows(agent(Session.from_user_message("What is 17 plus 25, doubled?")).chunk_table)
+rath.autosave()
+sums = tool_call("add", {"a": 17, "b": 25}), tool_call("double", {"n": 42})
+provider = provider_from_env([*sums, tool_call("half", {"n": 84}), "Half of it is 42."])
+agent = rath.Agent("Use the tools, then answer briefly.", provider, [add, double, Half()])
+out = agent(rath.Session.from_user_message("What is 17 plus 25, doubled, and then halved?"))
+for event in out.stream():
+    if isinstance(event, ToolEnd):
+        print(f"{event.tool} gave {event.text}")
+print("answer:", out.text())

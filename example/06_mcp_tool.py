@@ -6,10 +6,9 @@ import sys
 
 from mcp.server import MCPServer
 
-from _shared import provider_from_env, show_rows
-from rath import flow
+import rath
+from _shared import provider_from_env
 from rath.flow.tool import mcp_tools_from_server
-from rath.session import Session
 from rath.session.record import ToolRun
 from rath.testing import tool_call
 
@@ -29,6 +28,7 @@ def serve() -> None:
 
 
 def main() -> None:
+    rath.autosave()
     tools = mcp_tools_from_server([sys.executable, __file__, "serve"])
     for tool in tools:
         print(f"borrowed: {tool.name}: {tool.description}")
@@ -36,12 +36,12 @@ def main() -> None:
     provider = provider_from_env(
         [tool_call("last_frost", {"city": "Berlin"}), "Plant tomatoes after 15 May."]
     )
-    agent = flow.Agent("Use your tools, then answer briefly.", provider, tools, system_tools=False)
-    out = agent(Session.from_user_message("When may I plant tomatoes in Berlin?"))
-    show_rows(out.chunk_table)
-    for entry in out.record:
-        if isinstance(entry, ToolRun):
-            print(f"ran at: {entry.origin}")
+    agent = rath.Agent("Use your tools, then answer briefly.", provider, tools)
+    out = agent(rath.Session.from_user_message("When may I plant tomatoes in Berlin?"))
+    print("answer:", out.text())
+    for run in out.record:
+        if isinstance(run, ToolRun):
+            print(f"{run.tool} was called with {run.arguments}, at {run.origin}")
 
 
 if __name__ == "__main__":

@@ -1,41 +1,44 @@
-"""07: deltas while the answer comes, and the tokens of the whole chain after it."""
+"""07: a run while it goes on: text as it comes, tool calls, and the tokens of the conversation."""
 
 from __future__ import annotations
 
-from collections import Counter
-
-from _shared import provider_from_env, show_usage
-from rath import flow
-from rath.llm import RathLLMStreamDelta
-from rath.session import Session
-
-kinds: Counter[str] = Counter()
+import rath
+from _shared import provider_from_env
+from rath.session.streaming import TextDelta, ToolEnd, ToolStart
+from rath.testing import tool_call
 
 
-def on_event(delta: RathLLMStreamDelta) -> None:
-    if delta.content_delta:
-        kinds["text"] += 1
-        print(delta.content_delta, end="", flush=True)
-    if delta.finish_reason:
-        kinds["finish"] += 1
-    if delta.usage:
-        kinds["usage"] += 1
+@rath.tool(effects="read_only")
+def letters(word: str) -> int:
+    """Count the letters of a word."""
+    return len(word)
 
 
-agent = flow.Agent(
-    "Answer in one sentence.",
-    provider_from_env(["A session is a value.", "It forks at no cost."]),
-    on_event=on_event,
-    system_tools=False,
+def show(session: rath.Session) -> None:
+    """Print what comes; `async for` reads the same in a program that has a loop."""
+    for event in session.stream():
+        match event:
+            case TextDelta():
+                print(event.text, end="", flush=True)
+            case ToolStart():
+                print(f"[{event.tool} is called with {event.arguments}]")
+            case ToolEnd():
+                print(f"[{event.tool} gave {event.text} in {event.duration_ms:.1f} ms]")
+            case _:
+                pass  # rows and entries of the record
+    usage = session.usage
+    print(f"\n  so far {usage.prompt_tokens} tokens in, {usage.completion_tokens} out")
+
+
+rath.autosave()
+provider = provider_from_env(
+    [tool_call("letters", {"word": "lineage"}), "It has seven letters.", "Where a value came from."]
 )
-first = agent(Session.from_user_message("What is a value in a program?"))
-first.synchronize()
-print()
-show_usage(first)
+agent = rath.Agent("Answer in one sentence. Count with the tool.", provider, [letters])
 
-# A further question on the same transcript: its usage counts both runs, each call once.
-second = agent(first.merge(Session.from_user_message("And what is a variable?")))
-second.synchronize()
-print()
-show_usage(second)
-print("deltas:", dict(kinds))
+session = agent(rath.Session.from_user_message("How many letters has the word 'lineage'?"))
+show(session)
+
+# The next thing that the user says: the same conversation, whose tokens are counted on.
+session = agent(session, "And what does it mean?")
+show(session)

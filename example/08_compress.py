@@ -1,10 +1,11 @@
-"""08: a long session becomes one short row; what it cost is carried over."""
+"""08: a long conversation becomes one short row; what it took is carried over."""
 
 from __future__ import annotations
 
-from _shared import provider_from_env, show_usage
+import rath
+from _shared import provider_from_env
 from rath import flow
-from rath.session import ChunkTable, Session, assistant_turn_chunk, user_text_chunk
+from rath.session import ChunkTable, assistant_turn_chunk, user_text_chunk
 from rath.session.record import Summary
 
 FACTS = {
@@ -21,14 +22,17 @@ rows = [
         assistant_turn_chunk(tool_calls=None, content=answer),
     )
 ]
-session = Session(ChunkTable(tuple(rows)))
 
+rath.autosave()
 compressor = flow.Compressor(
     "Sum up the conversation in one or two sentences. Keep names and times.",
     provider_from_env(["The belt slipped at ten and four; Jon tightened it, a new one is due."]),
 )
+session = rath.Session(ChunkTable(tuple(rows)))
 out = compressor(session)
-print(out.text())
-print("rows:", len(session.chunk_table), "->", len(out.chunk_table))
-print("rows replaced:", [len(entry.replaced) for entry in out.record if isinstance(entry, Summary)])
-show_usage(out)
+print("the summary:", out.text())
+print(f"{len(session.rows)} rows became {len(out.rows)}")
+for entry in out.record:
+    if isinstance(entry, Summary):
+        print(f"the record names the {len(entry.replaced)} rows that the summary stands for")
+print(f"tokens: {out.usage.prompt_tokens} in, {out.usage.completion_tokens} out")

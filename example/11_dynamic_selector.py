@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import rath
 from _shared import provider_from_env
 from rath import flow
-from rath.session import Session
 
+rath.autosave()
 provider = provider_from_env(
-    [
-        "0",
-        "This is a question about a printer.",
-        "0",
-        "Switch the printer off and on again.",
-        "-1",
-    ]
+    ["0", "A question about a printer.", "0", "Switch the printer off and on again.", "-1"]
 )
 
 
-class Desk(flow.Workflow):
+class Desk(rath.Workflow):
     """One agent behind a description that the selector reads."""
 
     def __init__(self, description: str, prompt: str) -> None:
         super().__init__(description)
-        self.agent = flow.Agent(prompt, provider, system_tools=False)
+        self.agent = rath.Agent(prompt, provider)
 
-    def forward(self, session: Session) -> Session:
+    def forward(self, session: rath.Session) -> rath.Session:
         return self.agent(session)
 
 
@@ -37,10 +32,12 @@ desks = flow.WorkflowDict(
     }
 )
 
-session = Session.from_user_message("My printer prints blank pages. What can I do?")
+session = rath.Session.from_user_message("My printer prints blank pages. What can I do?")
 # Each desk is asked once at most: a selector without candidates ends the loop by itself.
-while not isinstance(nxt := selector.forward(session, *desks.values()), flow.EmptyWorkflow):
-    name = next(name for name, desk in desks.items() if desk is nxt)
+while not isinstance(chosen := selector.forward(session, *desks.values()), flow.EmptyWorkflow):
+    name = next(name for name, desk in desks.items() if desk is chosen)
     del desks[name]
-    session = nxt(session)
+    session = chosen(session)
     print(f"{name}: {session.text()}")
+print("left over:", ", ".join(desks) or "no desk")
+print(f"why which desk: rath explain {session.id}")

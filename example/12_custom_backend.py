@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import posixpath
 
+import rath
 from rath import backend
 from rath.backend import BackendToolFilesRead, BackendToolFilesWrite, FileContent
 from rath.conformance import check_backend
-from rath.session import Session
 
 Files = dict[str, bytes]
 
@@ -39,8 +39,7 @@ class NotebookBackend(backend.Backend):
 
     async def adispatch(self, native: Files, op: backend.BackendTool) -> backend.ToolResult:
         assert isinstance(op, BackendToolFilesRead | BackendToolFilesWrite)
-        path = posixpath.normpath(op.path)
-        if path.startswith(("/", "../")):
+        if (path := posixpath.normpath(op.path)).startswith(("/", "../")):
             return backend.ToolExecutionFailure("path_outside_workspace", f"{path!r} leads out")
         if isinstance(op, BackendToolFilesWrite):
             native[path] = op.data.encode() if isinstance(op.data, str) else op.data
@@ -53,7 +52,8 @@ class NotebookBackend(backend.Backend):
             return backend.ToolExecutionFailure("decode_error", str(exc))
 
 
-print(check_backend("notebook"))
-session = Session.from_user_message("x").to("notebook")
-session.require_sandbox().dispatch(BackendToolFilesWrite("note.txt", "kept"))
-print(session.fork().require_sandbox().dispatch(BackendToolFilesRead("note.txt")))
+print("checks of the contract that failed:", check_backend("notebook").failed or "none")
+session = rath.Session.from_user_message("Keep a note.").to("notebook")
+session.require_sandbox().dispatch(BackendToolFilesWrite("note.txt", "A fork has it, too."))
+found = session.fork().require_sandbox().dispatch(BackendToolFilesRead("note.txt"))
+print("in the fork:", found.data if isinstance(found, FileContent) else found)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from _shared.openviking import server_from_env
+from _shared import memory_server_from_env
 from rath import memory
-from rath.memory import MemoryFindResult, MemoryOpFind, MemoryOpRead, MemoryOpWrite
+from rath.memory import (
+    MemoryFindResult,
+    MemoryOpFind,
+    MemoryOpRead,
+    MemoryOpWrite,
+    MemoryReadResult,
+    MemoryWriteResult,
+)
 from rath.memory.notes import note_op
 
 
@@ -15,20 +22,27 @@ def remember_and_recall(store: memory.MemoryStore) -> None:
     # A waited write is found from then on: its vectors are made.
     store.dispatch(note_op("The heron waits at the pond.", category="places", wait=True))
     uri = "memory://user/memories/places/quarry"
-    print(store.dispatch(MemoryOpWrite(uri, "Swallows nest in the quarry.", wait=True)))
-    print(store.dispatch(MemoryOpRead(uri)))
+    written = store.dispatch(MemoryOpWrite(uri, "Swallows nest in the quarry.", wait=True))
+    assert isinstance(written, MemoryWriteResult)
+    print("written to", written.uri)
+    read = store.dispatch(MemoryOpRead(uri))
+    assert isinstance(read, MemoryReadResult)
+    print("read there:", read.data)
 
     found = store.dispatch(MemoryOpFind("where does the heron wait", top_k=3))
     assert isinstance(found, MemoryFindResult)
     for hit in found.hits:
-        print(f"{hit.score:.2f} {hit.level} {hit.uri}: {hit.snippet}")
+        print(f"found, score {hit.score:.2f}: {hit.snippet} ({hit.level}, {hit.uri})")
 
 
 def main() -> None:
     if not memory.is_available("openviking"):
-        print("skipped: the SDK is missing; uv sync --extra openviking")
+        print("skipped: the SDK is missing; `uv sync --extra openviking` installs it")
         return
-    with tempfile.TemporaryDirectory() as directory, server_from_env(Path(directory)) as spec:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        memory_server_from_env(Path(directory)) as spec,
+    ):
         if spec is None:
             return
         backend = memory.get("openviking")

@@ -6,9 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import rath
 from _shared import provider_from_env
-from rath import flow
-from rath.session import Session
 from rath.session.view import write_page
 from rath.testing import tool_call
 
@@ -17,6 +16,7 @@ EDIT = {"path": "stats.py", "old": "    return sum(values) / len(values)\n"}
 RAISES = '    if not values:\n        raise ValueError("no values")\n' + EDIT["old"]
 GIVES_0 = "    return sum(values) / len(values) if values else 0.0\n"
 
+rath.autosave()
 provider = provider_from_env(
     [
         tool_call("read_workspace_file", {"path": "stats.py"}),
@@ -29,28 +29,28 @@ provider = provider_from_env(
         "Raising is better: a mean of nothing is a mistake of the caller. I keep the first branch.",
     ]
 )
-worker = flow.Agent("You mend small programs. Use the tools, then say what you did.", provider)
-reviewer = flow.Agent("Two branches were merged. Say which one is better.", provider)
+worker = rath.Agent("You mend small programs. Use the tools, then say what you did.", provider)
+reviewer = rath.Agent("Two branches were merged. Say which one is better.", provider)
 
 with tempfile.TemporaryDirectory() as folder:
     workspace = Path(folder, "project")
     workspace.mkdir()
     Path(workspace, "stats.py").write_text(SOURCE)
-    question = Session.create("user", "What does stats.py do with an empty list?")
+    question = rath.Session.create("user", "What does stats.py do with an empty list?")
     found = worker(question.to("local", spec=str(workspace))).synchronize()
 
     # Each branch gets files of its own; what the checks say is in the record of the branch.
-    branches: list[Session] = []
+    branches: list[rath.Session] = []
     for wish in ("Let it raise.", "Let it return 0."):
-        asked = found.fork(workspace="copy").merge(Session.from_user_message(wish))
-        made = worker(asked).synchronize()
+        made = worker(found.fork(workspace="copy"), wish).synchronize()
         made.check("still a mean", "python3 -c 'import stats; assert stats.mean([1, 3]) == 2'")
         branches.append(made)
     joined = reviewer(branches[0].merge(branches[1])).synchronize()
 
     target = Path(sys.argv[1] if len(sys.argv) > 1 else folder, "session.html")
     write_page(joined, target, compare=None if len(sys.argv) < 3 else branches[1])
-    print(joined.text())
-    print(f"{target.name}: {target.stat().st_size // 1000} kB, {len(joined.chunk_table)} rows")
+    print("the review:", joined.text())
+    print(f"{target.name}: {len(joined.rows)} rows on {target.stat().st_size // 1000} kB")
+    print(f"the same from the record: rath view {joined.id} --open")
     for session in (question, found, *branches, joined):
         session.close_sandbox()

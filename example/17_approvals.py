@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import rath
 from _shared import provider_from_env
-from rath import flow
-from rath.session import Session
 from rath.session.outcome import Suspended
 from rath.session.tooling import CallRequest
 from rath.testing import tool_call
@@ -28,29 +26,30 @@ def address() -> str:
     return str(rath.ask("Where shall it go?", str))
 
 
+rath.autosave()
 boat = tool_call("order", {"what": "a boat", "euros": 900}, id="boat")
-agent = flow.Agent(
-    "Order what is asked for.",
-    provider_from_env(
-        [
-            tool_call("order", {"what": "tea", "euros": 5}, boat, id="tea"),
-            tool_call("address", {}, id="address"),
-            "The tea is on its way, and the boat has become a smaller one.",
-        ]
-    ),
-    [order, address],
-    system_tools=False,
-    persist=True,
+provider = provider_from_env(
+    [
+        tool_call("order", {"what": "tea", "euros": 5}, boat, id="tea"),
+        tool_call("address", {}, id="address"),
+        "The tea is on its way, and the boat has become a smaller one.",
+    ]
 )
-out = agent(Session.from_user_message("Tea for 5 euros and a boat for 900, please."))
+agent = rath.Agent("Order what is asked for.", provider, [order, address])
+out = agent(rath.Session.from_user_message("Tea for 5 euros and a boat for 900, please."))
 
 while isinstance(out.outcome, Suspended):
-    session = Session.load(out.id)  # any other process does the same, or says `rath approve`
+    session = rath.Session.load(out.id)  # any other process does the same, or `rath approve`
     for call in session.open_calls:
-        print(f"{call.call.id} {call.waits_for or 'does not wait'}: {call.call.arguments}")
-        if call.waits_for == "approval":
-            session.edit(call, {"what": "a small boat", "euros": 90}, by="Ann")
-        elif call.waits_for == "input":
-            session.answer("the harbour", call)
+        match call.waits_for:
+            case "approval":
+                print(f"to be allowed: {call.call.name} {call.call.arguments}; Ann makes it less")
+                session.edit(call, {"what": "a small boat", "euros": 90}, by="Ann")
+            case "input":
+                print(f"{call.call.name} asks, and is told: the harbour")
+                session.answer("the harbour", call)
+            case _:
+                print(f"not to be allowed: {call.call.name} {call.call.arguments}")
     out = agent(session)
-print(out.text())
+print("answer:", out.text())
+print(f"who allowed what: rath explain {out.id}")

@@ -6,49 +6,47 @@ import os
 import tempfile
 from pathlib import Path
 
+import rath
 from _shared import provider_from_env
 from rath import flow
 from rath.errors import MissingExtra
-from rath.session import Session
 
 # Here each worker is a process of this machine; with the address of a cluster, of any of its nodes.
 ENGINE = "ray://local?workers=2&num_cpus=0.5"
 QUESTIONS = [{"id": name, "input": f"Why is there {name}?"} for name in ("rain", "snow", "hail")]
 
 
-class Team(flow.Workflow):
+class Team(rath.Workflow):
     """Drafts an answer, and checks it; the worker that has the first draft on snow is killed."""
 
     def __init__(self, folder: str) -> None:
-        super().__init__()
         self.folder = folder
 
-    def forward(self, session: Session) -> Session:
+    def forward(self, session: rath.Session) -> rath.Session:
         # Made on the worker, so that it says which one answers.
         worker = f"process {os.getpid()}"
         provider = provider_from_env([f"A draft of {worker}."])
-        draft = flow.Agent("Answer.", provider, system_tools=False)(session)
+        draft = rath.Agent("Answer.", provider)(session)
         killed = Path(self.folder, "killed")
-        if "snow" in str(session.chunk_table[0].payload["content"]) and not killed.exists():
-            killed.write_text(draft.text() or "")
+        if "snow" in str(session.rows[0].payload["content"]) and not killed.exists():
+            killed.write_text(draft.text())
             os.kill(os.getpid(), 9)
         provider = provider_from_env([f"Checked by {worker}."])
-        return flow.Agent("Check the answer.", provider, system_tools=False)(draft)
+        return rath.Agent("Check the answer.", provider)(draft)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            job = flow.map(
-                Team(folder), QUESTIONS, key="id", store=f"{folder}/store", engine=ENGINE
-            )
+            job = flow.map(Team(folder), QUESTIONS, key="id", engine=ENGINE)
         except MissingExtra as exc:
             print("skipped:", exc)
             return
         for item in job:
-            rows = item.session.chunk_table[1:] if item.session else ()
-            print(item.key, item.state, "|", *(row.payload["content"] for row in rows))
-        print("killed after:", Path(folder, "killed").read_text())
+            answers = item.session.rows[1:] if item.session else ()
+            texts = (str(row.payload["content"]) for row in answers)
+            print(f"{item.key} is {item.state}:", " ".join(texts))
+        print("the killed worker had:", Path(folder, "killed").read_text())
         print(job.report())
 
 

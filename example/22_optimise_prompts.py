@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import rath
 from _shared import provider_from_env
-from rath import flow
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.optim import GEPA
-from rath.session import Session
 
+JOB = f"capitals-{os.getpid()}"  # answers are found again by this name
 CAPITALS = [
     {"input": "France", "expected": "Paris"},
     {"input": "Japan", "expected": "Tokyo"},
@@ -27,29 +27,28 @@ def answer(request: RathLLMChatRequest) -> str:
     return city if "one word" in prompt else f"The capital of {country} is {city}."
 
 
-def exact(item: Any, session: Session) -> tuple[float, str]:
+def exact(item: Any, session: rath.Session) -> tuple[float, str]:
     """Score an answer, and say what was wrong with it."""
-    said = (session.text() or "").strip()
+    said = session.text().strip()
     return float(said == item["expected"]), f"expected exactly {item['expected']!r}, got {said!r}"
 
 
-def search(store: Path, proposals: list[str]) -> None:
-    agent = flow.Agent(
-        rath.Prompt("Name the capital."), provider_from_env([answer] * 20), system_tools=False
-    )
+def search(proposals: list[str]) -> None:
+    agent = rath.Agent(rath.Prompt("Name the capital."), provider_from_env([answer] * 20))
     found = GEPA(
         agent.parameters(),
         exact,
         reflection=provider_from_env(proposals),
         max_metric_calls=9,
-        job="capitals",
-        store=str(store),
+        job=JOB,
     ).fit(CAPITALS)
     for each in found.candidates:
-        print(f"{each.score:.2f} from {each.parents}: {each.texts['agent.system_prompt']}")
-    print("saved:", rath.save(found.state_dict(), store / "best.json").name)
+        print(f"score {each.score:.2f}: {each.texts['agent.system_prompt']}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = rath.save(found.state_dict(), Path(folder, "best.json"))
+        agent.load_state_dict(rath.load(path))  # as a program does that uses the prompt
+    print("the best prompt:", found.state_dict()["agent.system_prompt"])
 
 
-with tempfile.TemporaryDirectory() as folder:
-    search(Path(folder), ["```\nName the capital in one word.\n```"])
-    search(Path(folder), [])  # everything is served from the store
+search(["```\nName the capital in one word.\n```"])
+search([])  # everything is served from the store

@@ -1,108 +1,79 @@
-"""The program of the README on a model of your choice, printing what happened.
+"""The larger program of the README on a model of your choice, printing what happened.
 
 Run it twice: the second run recalls what the first one remembered and committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from pydantic import BaseModel, Field
-
-from _shared import (
-    own_home,
-    provider_from_env,
-    rows_before,
-    show_recalled,
-    show_rows,
-    show_seen,
-    show_usage,
-)
+import rath
+from _shared import own_home, provider_from_env, say_next
 from rath import flow
-from rath.flow.tool import FlowToolCall
-from rath.session import Session
-from rath.testing import Turn, tool_call
+from rath.memory import MemoryFindResult
+from rath.session.streaming import TextDelta, ToolEnd, ToolStart
+from rath.testing import tool_call
 
 QUESTION = "Count the words in: OpenRath makes agent clusters traceable."
-OFFLINE: list[Turn] = [
-    tool_call("word_count", {"text": "OpenRath makes agent clusters traceable."}),
-    "It has 5 words.",
-    "The sentence has 5 words.",
-]
 
 
-class WordCountInput(BaseModel):
-    """Arguments of the tool."""
-
-    text: str = Field(description="Text to count.")
-
-
-# OpenRath Tool
-class WordCountTool(FlowToolCall):
-    """Counts words."""
-
-    @property
-    def name(self) -> str:
-        return "word_count"
-
-    @property
-    def description(self) -> str:
-        return "Count words in a short text."
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        return WordCountInput.model_json_schema()
-
-    def __call__(self, session: Session, arguments: Mapping[str, Any]) -> dict[str, int]:
-        data = WordCountInput.model_validate(dict(arguments))
-        return {"words": len(data.text.split())}
+@rath.tool(effects="read_only")
+def word_count(text: str) -> int:
+    """Count the words of a text."""
+    return len(text.split())
 
 
-# OpenRath Workflow
-class ReadmeWorkflow(flow.Workflow):
+class Team(rath.Workflow):
     """Remember, answer, commit, compress."""
 
     def __init__(self) -> None:
-        # OpenRath Provider
-        provider = provider_from_env(OFFLINE)
-
-        # OpenRath Agent
-        self.agent = flow.Agent(
+        call = tool_call("word_count", {"text": "OpenRath makes agent clusters traceable."})
+        provider = provider_from_env([call, "It has 5 words.", "The sentence has 5 words."])
+        self.agent = rath.Agent(
             "Use the `word_count` tool, then answer briefly.",
             provider,
-            tools=[WordCountTool()],
+            tools=[word_count],
             memory="local",
         )
+        self.compressor = flow.Compressor("Say it in one concise sentence.", provider)
 
-        # OpenRath Compressor
-        self.compressor = flow.Compressor(
-            "Compress the run into one concise assistant message.",
-            provider,
-        )
-
-    def forward(self, session: Session) -> Session:
-        # OpenRath Memory
+    def forward(self, session: rath.Session) -> rath.Session:
         self.agent.remember_memory("The user likes compact technical summaries.")
         session = self.agent(session)
+        show(session)
         self.agent.commit_memory(session)
         return self.compressor(session)
 
 
-own_home()
-workflow = ReadmeWorkflow()
-show_recalled(workflow.agent.recall_memory(f"{QUESTION} What does the user like?"))
+def show(session: rath.Session) -> None:
+    """Print what a run does, as it does it."""
+    for event in session.stream():
+        match event:
+            case TextDelta():
+                print(event.text, end="", flush=True)
+            case ToolStart():
+                print(f"calls {event.tool} with {dict(event.arguments)}")
+            case ToolEnd():
+                print(f"{event.tool} gives {event.text}")
+            case _:
+                pass  # rows and entries of the record
+    print()
 
-# OpenRath Session
-user_session = Session.from_user_message(QUESTION)
 
-# OpenRath Sandbox
-user_session = user_session.to("local", spec="./")
+def main() -> None:
+    own_home()
+    rath.autosave()
+    team = Team()
+    found = team.agent.recall_memory(f"{QUESTION} What does the user like?")
+    hits = found.hits if isinstance(found, MemoryFindResult) else ()
+    print("recalled from earlier runs:" if hits else "recalled from earlier runs: nothing yet")
+    for hit in hits:
+        print("  ", " ".join((hit.snippet or "").split()))
 
-out = workflow(user_session)
+    print(f"\nuser: {QUESTION}")
+    out = team(rath.Session.from_user_message(QUESTION))
+    print(f"\nin one sentence: {out.text()}")
+    print(f"tokens: {out.usage.prompt_tokens} in, {out.usage.completion_tokens} out")
+    say_next(out)
 
-print("the run:")
-show_rows(rows_before(out))
-print("compressed:", out.text())
-show_usage(out)
-show_seen(out)
+
+if __name__ == "__main__":
+    main()

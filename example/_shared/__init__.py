@@ -1,20 +1,15 @@
-"""What the examples share: which model answers, where files go, and how results are shown."""
+"""What the examples share: which model or server answers, and where files go."""
 
 from __future__ import annotations
 
-from _shared.home import own_home
-from _shared.provider import failing_before, provider_from_env, providers_of_two_vendors
-from _shared.show import rows_before, show_calls, show_recalled, show_rows, show_seen, show_usage
+from _shared.home import own_home, say_next
+from _shared.openviking import memory_server_from_env
+from _shared.provider import provider_from_env, providers_of_two_vendors
 
 __all__ = [
-    "failing_before",
+    "memory_server_from_env",
     "own_home",
     "provider_from_env",
     "providers_of_two_vendors",
-    "rows_before",
-    "show_calls",
-    "show_recalled",
-    "show_rows",
-    "show_seen",
-    "show_usage",
+    "say_next",
 ]

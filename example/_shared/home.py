@@ -1,22 +1,33 @@
-"""A home for the files of an example, apart from the user's own."""
+"""Where the program of the README keeps its files, and how to look at them."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
-_OWN = Path(__file__).resolve().parents[1] / ".openrath"
+from rath.session import Session
+
+_CLONE = Path(__file__).resolve().parents[2]
+_BEGINNING = Path.cwd()
 
 
 def own_home() -> Path:
-    """Keep the files of rath in `example/.openrath` and work in an empty directory in there.
+    """Keep sessions and notes in `.openrath` of the clone, where `rath` finds them from there.
 
-    OPENRATH_HOME names another place. The working directory is changed because a model may use
-    the built-in tools as it likes, and what it writes should not land in your clone.
+    OPENRATH_HOME names another place.
     """
-    home = Path(os.environ.setdefault("OPENRATH_HOME", str(_OWN))).resolve()
-    workspace = home / "workspace"
-    workspace.mkdir(parents=True, exist_ok=True)
-    os.chdir(workspace)
+    home = Path(os.environ.setdefault("OPENRATH_HOME", str(_CLONE / ".openrath"))).resolve()
     print(f"files of this program: {home}")
     return home
+
+
+def say_next(session: Session) -> None:
+    """Print the commands that show what was recorded of a session."""
+    command = Path(sys.executable).with_name("rath")
+    if command.is_relative_to(_CLONE):
+        command = command.relative_to(_CLONE)
+    in_clone = _BEGINNING.resolve() == _CLONE
+    print("\nnext, in this directory:" if in_clone else f"\nnext, in {_CLONE}:")
+    for arguments in ("ls", f"explain {session.id}", f"view {session.id} --open", "chat"):
+        print(f"  {command} {arguments}")

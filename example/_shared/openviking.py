@@ -24,7 +24,7 @@ _HOW = """skipped: no OpenViking server is named.
 
 
 @contextmanager
-def server_from_env(directory: Path) -> Generator[MemoryStoreSpec | None]:
+def memory_server_from_env(directory: Path) -> Generator[MemoryStoreSpec | None]:
     """Give the spec of a store on the server that the environment names, and say which one it is.
 
     Where it names none, say how to name one and give None.

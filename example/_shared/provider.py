@@ -46,7 +46,7 @@ def provider_from_env(offline: Sequence[Turn]) -> Provider:
     if choice == "local":
         print("model: the embedded one (RATH_EXAMPLE_PROVIDER=local)")
         return Provider(provider_kind="local")
-    print("no key found: using the embedded model of openrath[local-weights], on this machine")
+    print("model: the embedded one, on this machine (no key and no config names another)")
     return Provider(provider_kind="local")
 
 
@@ -73,17 +73,6 @@ def providers_of_two_vendors(
              "the embedded model" if anthropic is None else "ANTHROPIC_*")  # fmt: skip
     print(f"models: {kinds[0]} by OpenAI's protocol, {kinds[1]} by Anthropic's")
     return openai, anthropic or _embedded_by_anthropics_protocol()
-
-
-def failing_before(other: Provider) -> Provider:
-    """Return a provider whose endpoint nobody serves, with `other` as its fallback."""
-    return Provider(
-        base_url="http://127.0.0.1:9/v1",
-        api_key="none-needed",
-        model="down",
-        retry_max_attempts=1,
-        fallbacks=[other],
-    )
 
 
 def _embedded_by_anthropics_protocol() -> Provider:
