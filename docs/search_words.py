@@ -29,6 +29,7 @@ SEARCH_WORDS = {
     "langgraph": "coming_from/langgraph",
     "mcp": "tutorial/mcp",
     "multi-agent": "tutorial/agents_as_tools",
+    "notebook": "tutorial/notebook",
     "observability": "tutorial/traces",
     "ollama": "tutorial/endpoints#ollama",
     "opentelemetry": "tutorial/traces",

@@ -34,6 +34,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "drawings",
+    "notebooks",
     "reference_tables",
     "search_words",
 ]
