@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from rath import flow
 from rath.eval import Evaluation, Exact, evaluate
@@ -23,7 +25,7 @@ from rath.testing import ScriptedClient
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "source" / "_static"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-SIZE = {"width": 1280, "height": 760}
+SIZE: ViewportSize = {"width": 1280, "height": 760}
 
 
 def write_example(folder: Path) -> Path:
@@ -98,7 +100,7 @@ def show_runs(page: Page) -> None:
     page.wait_for_selector("#items tbody tr")
 
 
-SHOTS = (
+SHOTS: tuple[tuple[str, str, Literal["light", "dark"], Callable[[Page], None]], ...] = (
     ("explorer-light", "session", "light", show_answer),
     ("explorer-dark", "session", "dark", show_answer),
     ("explorer-diff", "session", "light", show_diff),
