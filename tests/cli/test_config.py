@@ -85,7 +85,7 @@ def listed(rath: Rath) -> dict[str, tuple[Any, str]]:
 
 
 def test_nothing_set_leads_to_init(rath: Rath) -> None:
-    rath("config list", ends=0, out="rath config init", err="")
+    rath("config list", ends=0, out="", err="rath config init")
 
 
 def test_each_value_says_where_it_comes_from(
@@ -663,8 +663,9 @@ def test_questions_go_to_stderr_and_what_was_done_to_stdout(rath: Rath, own_conf
     assert result.stdout.splitlines() == [
         f"Wrote {own_config}: provider main, the default: anthropic, model m",
         f"Wrote {own_config.with_name('credentials.json')}: its key; only you can read it",
-        "Next: rath config list --show-origin",
         "In a program: flow.Provider.from_config()",
+        "To see what is set: rath config list --show-origin",
+        "To test it: rath doctor --live",
     ]
 
 
@@ -755,3 +756,34 @@ def test_a_stored_key_stays_with_its_endpoint(
     result = rath(*call, ends=0)
     assert ConfigStore(path).get_llm_provider("u").api_key == key
     assert ("goes with it" in result.stderr) == (key is None)
+
+
+KEY = "sk-proj-0123456789abcdefghij"
+
+
+def test_a_key_is_no_name_of_a_model_and_never_shown(rath: Rath, home: Path) -> None:
+    for words in (
+        ("config init --yes --model", KEY),
+        ("config set llm.providers.u.model", KEY),
+    ):
+        done = rath(*words, ends=2, out="", err="this is an API key by its form")
+        assert KEY not in done.stderr
+    assert not (home / ".openrath").exists()
+    done = rath("config init", input=answers("", "openai", KEY, "gpt-5.5", "", ""), ends=0)
+    assert "this is an API key by its form" in done.stderr
+    assert KEY not in done.output
+    assert "model gpt-5.5" in done.stdout
+
+
+@pytest.mark.parametrize("given", ["gpt-5.5", "claude-sonnet-4-5", "my-own-model"])
+def test_the_name_of_a_model_is_no_key(rath: Rath, given: str) -> None:
+    done = rath(
+        "config init --model my-own-model", input=answers("", "openai", "", given, ""), ends=0
+    )
+    assert f"{given!r} is the name of a model, and no API key" in done.stderr
+    assert "credentials.json" not in done.stdout
+
+
+@pytest.mark.parametrize("key", ["EMPTY", "gpt", "0123456789", "sk-ant-api03-x"])
+def test_other_texts_may_be_keys(rath: Rath, key: str) -> None:
+    rath("config set llm.providers.u.api_key -", input=f"{key}\n", ends=0)

@@ -102,7 +102,7 @@ def test_listing_servers_starts_none_and_hides_secrets(rath: Rath, home: Path) -
 
 
 def test_without_servers_it_says_how_to_name_one(rath: Rath) -> None:
-    rath("mcp ls", ends=0, out="", err="rath config set mcp.servers.NAME.command")
+    rath("mcp ls", ends=0, out="", err="rath mcp add NAME COMMAND")
 
 
 def test_tools_of_a_server_are_listed_over_all_pages(rath: Rath, own: Garden) -> None:
@@ -447,3 +447,51 @@ def test_a_port_that_is_taken_is_a_problem(rath: Rath, project: Path) -> None:
         done = rath("mcp serve --http", f"{agents}:make", "--port", port)
     assert done.exit_code == 1
     assert "in use" in done.stderr
+
+
+def entry_of(home: Path, name: str) -> dict[str, Any]:
+    """A server as it stands in the config."""
+    config = json.loads((home / ".openrath" / "config.json").read_text("utf-8"))
+    return {key: value for key, value in config["mcp"]["servers"][name].items() if value}
+
+
+def test_a_server_is_added_by_its_command(rath: Rath, home: Path) -> None:
+    words = [sys.executable, "-m", "clock_server", "--zone", "UTC"]
+    done = rath(
+        "mcp add --env ZONE=${ZONE} clock --", *words, ends=0, out="To test it: rath mcp test clock"
+    )
+    assert done.stderr == ""
+    assert entry_of(home, "clock") == {"command": words, "env": {"ZONE": "${ZONE}"}}
+    rath("mcp ls", ends=0, out=("clock", "own"))
+    rath("mcp add clock other", ends=2, err="--force replaces it")
+    rath("mcp add --force clock", "no-such-program-as-this --fast", ends=0, err="no program")
+    assert entry_of(home, "clock") == {"command": ["no-such-program-as-this", "--fast"]}
+
+
+def test_a_server_is_added_by_its_address(rath: Rath, home: Path) -> None:
+    rath("mcp add --token-env TOKEN far https://mcp.example.com/mcp", ends=0)
+    assert entry_of(home, "far") == {"url": "https://mcp.example.com/mcp", "bearer_env": "TOKEN"}
+    done = rath("mcp add --header", "X-API-Key=abc", "near", "http://127.0.0.1:9/mcp", ends=0)
+    assert "X-API-Key is stored as it is" in done.stderr
+    assert "abc" not in done.stdout + done.stderr
+
+
+def test_a_server_that_is_added_to_a_project_is_trusted(rath: Rath, project: Path) -> None:
+    rath("mcp add --project clock", sys.executable, ends=0, out=str(project))
+    rath("mcp ls", ends=0, out=("clock", "trusted"))
+    assert "not trusted" not in rath("mcp ls").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (("--env", "ZONE", "clock", "python"), "--env 'ZONE' is no pair; expected KEY=VALUE"),
+        (("--env", "A=b", "far", "https://mcp.example.com"), "env goes with command"),
+        (("--token-env", "TOKEN", "clock", "python"), "bearer_env goes with url"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(
+    rath: Rath, home: Path, args: tuple[str, ...], problem: str
+) -> None:
+    rath("mcp add", *args, ends=2, err=problem)
+    assert not (home / ".openrath").exists()

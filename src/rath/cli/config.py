@@ -22,8 +22,11 @@ from rath.cli.settings import (
     Settings,
     all_places,
     as_text,
+    change_config,
     endpoint_problem,
     key_needed,
+    key_problem,
+    model_problem,
     read_settings,
     target_path,
     trust_of,
@@ -36,7 +39,6 @@ from rath.config.keys import format_key
 from rath.config.paths import config_layer_paths
 from rath.config.redaction import HIDDEN, looks_secret, redact_setting
 from rath.config.store import ConfigStore
-from rath.errors import ConfigConflict, ConfigError
 from rath.llm.provider import Provider
 from rath.llm.registry import registered_kinds
 from rath.mcp.configured import configured_server
@@ -159,7 +161,9 @@ def set_value(
     with terminal.misuse_on(ValueError):
         parsed = keys.parse_value(parts, text)
         _check_number(parts, parsed)
-        store = _change(target_path(for_project), lambda it: keys.assign(it.config, parts, parsed))
+        store = change_config(
+            target_path(for_project), lambda it: keys.assign(it.config, parts, parsed)
+        )
     value_text = HIDDEN if is_secret else as_text(redact_setting(parts[-1], parsed))
     terminal.say(f"{format_key(parts)} = {value_text}, in {_file_of(parts, store.path)}")
     settings = read_settings()
@@ -178,7 +182,7 @@ def unset(
     parts = _parse_key(key)
     if keys.is_known(parts) and keys.is_table(parts) and len(parts) < _ENTRY_DEPTH:
         raise terminal.Misuse(f"{key} holds many values; name one of them, or an entry in it")
-    store = _change(target_path(for_project), lambda it: _remove(it, parts))
+    store = change_config(target_path(for_project), lambda it: _remove(it, parts))
     terminal.say(f"{format_key(parts)} is gone from {_file_of(parts, store.path)}")
     llm = store.config.llm
     if parts == ("llm", "providers", llm.default_provider):
@@ -221,7 +225,11 @@ def _check(parts: Sequence[str], text: str) -> None:
     """Refuse what the schema takes and no model endpoint does."""
     if parts[:2] != ("llm", "providers"):
         return
-    problem = endpoint_problem(text) if parts[-1] == "base_url" else None
+    checks: dict[str, Callable[[str], str | None]] = {
+        "base_url": endpoint_problem, "model": model_problem, "api_key": key_problem,
+    }  # fmt: skip
+    check = checks.get(parts[-1])
+    problem = None if check is None else check(text)
     if problem is not None:
         raise terminal.Misuse(problem)
     kinds = registered_kinds()
@@ -252,20 +260,6 @@ def _remove(store: ConfigStore, parts: Sequence[str]) -> None:
     found = read_settings().at(format_key(parts))
     elsewhere = f"; it comes from: {found.origin}" if found else ""
     raise terminal.CommandError(f"{format_key(parts)} is not set in {store.path}{elsewhere}")
-
-
-def _change(path: Path, change: Callable[[ConfigStore], None]) -> ConfigStore:
-    """Return the config after a change, which is made anew where another process came between."""
-    while True:
-        store = ConfigStore(path)
-        change(store)
-        try:
-            store.save()
-        except ConfigConflict:
-            continue
-        except ConfigError as exc:
-            raise terminal.CommandError(f"nothing is written: {exc}") from None
-        return store
 
 
 def _is_secret(parts: Sequence[str]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,8 @@ from rath.cli.settings import (
     ForProject,
     endpoint_problem,
     key_needed,
+    key_problem,
+    model_problem,
     read_settings,
     target_path,
 )
@@ -76,6 +79,7 @@ def init(
     if kind is not None and kind not in registered_kinds():
         raise Misuse(f"no provider kind {kind!r}. Known: {', '.join(registered_kinds())}")
     problem = None if base_url is None else endpoint_problem(base_url)
+    problem = problem or (None if model is None else model_problem(model))
     if problem is not None:
         raise Misuse(problem)
     wanted = InitOptions(kind, model, base_url)
@@ -165,19 +169,22 @@ def _ask_entry(wanted: InitOptions) -> tuple[LLMProviderConfig, str]:
     if kind == "local":
         model = wanted.model or ask("Path of a GGUF file (nothing: the one of local-weights)")
         return LLMProviderConfig(provider_kind=kind, model=model or None), ""
-    model = wanted.model or ask("Model name", default=_first_value(variables.model) or "")
+    asked = partial(ask, "Model name", default=_first_value(variables.model) or "")
+    model = wanted.model or _ask_until(asked, model_problem)
     base_url = wanted.base_url
     if base_url is None:
-        base_url = _ask_endpoint(_first_value(variables.base_url) or "the vendor's own")
+        otherwise = redact_setting("", _first_value(variables.base_url) or "the vendor's own")
+        base_url = _ask_until(partial(ask, f"Endpoint (nothing: {otherwise})"), endpoint_problem)
     entry = LLMProviderConfig(provider_kind=kind, model=model or None, base_url=base_url or None)
-    source = _key_variable(entry)
-    return entry, ask_secret(f"API key, hidden (nothing: {source} at each run)")
+    asked = partial(ask_secret, f"API key, hidden (nothing: {_key_variable(entry)} at each run)")
+    return entry, _ask_until(asked, partial(key_problem, model=model))
 
 
-def _ask_endpoint(otherwise: str) -> str:
+def _ask_until(question: Callable[[], str], problem_of: Callable[[str], str | None]) -> str:
+    """Return the answer to a question, which is asked again while it cannot be."""
     while True:
-        answer = ask(f"Endpoint (nothing: {redact_setting('', otherwise)})")
-        problem = endpoint_problem(answer) if answer else None
+        answer = question()
+        problem = problem_of(answer) if answer else None
         if problem is None:
             return answer
         complain(problem)
@@ -225,8 +232,9 @@ def _tell_the_rest(store: ConfigStore, name: str) -> None:
         note(f"it needs {install_advice(*missing)}")
     if entry.provider_kind != "local":
         _tell_of_account(store, name)
-    say("Next: rath config list --show-origin")
     say("In a program: flow.Provider.from_config()")
+    say("To see what is set: rath config list --show-origin")
+    say("To test it: rath doctor --live")
 
 
 def missing_packages(entry: LLMProviderConfig) -> tuple[str, list[str]] | None:

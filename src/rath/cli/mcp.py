@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -12,6 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+from pydantic import ValidationError
 
 from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean, visible
@@ -28,6 +30,7 @@ from rath.cli.render import (
     say_table,
     span,
 )
+from rath.cli.settings import ForProject, change_config, target_path
 from rath.cli.terminal import (
     AsJson,
     CommandError,
@@ -51,6 +54,8 @@ from rath.config.redaction import (
     redact_argv,
     redact_setting,
 )
+from rath.config.schema import MCPServerConfig
+from rath.config.store import ConfigStore
 from rath.config.trust import belongs_to_project
 from rath.errors import ConfigError, MCPRequestError, MCPServerError
 from rath.llm.image import Image
@@ -81,6 +86,80 @@ _DIGEST_CHARS = 12
 
 _SCHEMES = frozenset({"Bearer", "Basic", "Token", "bearer", "token"})
 """What stands before a credential in a header, and is none."""
+
+
+def add_server(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="How programs name it.")],
+    target: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND...|URL", help="What starts it, its options after --; or its address."
+        ),
+    ],
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="KEY=VALUE", help="Variable of a command. Repeatable."),
+    ] = None,
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="KEY=VALUE", help="Header for a URL. Repeatable."),
+    ] = None,
+    bearer_env: Annotated[
+        str | None,
+        typer.Option("--token-env", metavar="VARIABLE", help="Variable with the token for a URL."),
+    ] = None,
+    cwd: Annotated[
+        str | None, typer.Option("--cwd", metavar="DIRECTORY", help="Where a command is started.")
+    ] = None,
+    for_project: ForProject = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a server of that name.")] = False,
+) -> None:
+    """Add a tool server to the config, by its command or URL.
+
+    A value such as ${TOKEN} is that variable of the environment, read at each connect. What you add
+    to the config of a project is trusted by you; others are asked before they use it.
+    """
+    is_url = len(target) == 1 and target[0].lower().startswith(("http://", "https://"))
+    words = shlex.split(target[0]) if len(target) == 1 else target
+    try:
+        entry = MCPServerConfig(
+            command=None if is_url else words,
+            url=target[0] if is_url else None,
+            env=_pairs("--env", env),
+            headers=_pairs("--header", headers),
+            bearer_env=bearer_env,
+            cwd=cwd,
+        )
+    except ValidationError as exc:
+        problems = "; ".join(each["msg"] for each in exc.errors(include_url=False))
+        raise Misuse(f"the server {name!r} cannot be: {problems}") from None
+
+    def add(config: ConfigStore) -> None:
+        if name in config.config.mcp.servers and not force:
+            raise Misuse(f"{config.path} has a server {name!r} already; --force replaces it")
+        config.config.mcp.servers[name] = entry
+
+    store = change_config(target_path(for_project), add)
+    for key, value in (*entry.env.items(), *entry.headers.items()):
+        if looks_secret(key) and not REFERENCE.search(value):
+            warn(f"{key} is stored as it is; ${{{key.upper()}}} would read a variable instead")
+    if not is_url and shutil.which(words[0]) is None:
+        warn(f"there is no program {words[0]!r} on the PATH")
+    say(f"Wrote {store.path}: tool server {name}: {_target(configured_server(name, store=store))}")
+    say(f"To test it: rath mcp test {shlex.quote(name)}")
+
+
+def _pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """Return the values of an option that is given as KEY=VALUE.
+
+    Raises:
+        Misuse: One of them has no key.
+    """
+    pairs = [text.partition("=") for text in texts or ()]
+    for key, sign, _ in pairs:
+        if not key or not sign:
+            raise Misuse(f"{option} {key!r} is no pair; expected KEY=VALUE")
+    return {key: value for key, _, value in pairs}
 
 
 def list_servers(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 
 from rath._core.dataclasses import dataclass
 from rath._core.options import Sourced
-from rath.cli.terminal import Misuse
+from rath.cli.terminal import CommandError, Misuse
 from rath.config.credentials import CREDENTIALS_FILENAME
 from rath.config.env import EnvKind, all_env_specs, env_value, resolve_with_origin
 from rath.config.keys import format_key, parse_key
@@ -33,7 +34,7 @@ from rath.config.trust import (
     guarded_entries,
     untrusted_entries,
 )
-from rath.errors import ConfigError, ManifestVersionError, UntrustedConfig
+from rath.errors import ConfigConflict, ConfigError, ManifestVersionError, UntrustedConfig
 from rath.llm.credentials import checked_url, find_account, variables_of
 from rath.llm.provider import Provider
 
@@ -55,6 +56,15 @@ _TABLES = {
     "sessions": "",  # plain values alone
 }  # fmt: skip
 """For each section the table that holds its named entries."""
+
+_KEY = re.compile(r"(sk|pk|rk|gsk|hf|xai|nvapi|pplx|key)[-_][\w-]{12,}|AIza[\w-]{20,}")
+"""How keys of vendors begin; models are named otherwise."""
+
+_MODEL = re.compile(
+    r"(openai/|anthropic/)?(gpt|claude|gemini|llama|mistral|qwen|deepseek|o[1-9])[\d.]*([-:][\w.-]+)+",
+    re.IGNORECASE,
+)
+"""Names of well-known models."""
 
 _ENTRY_DEPTH = 3
 """Parts of the key of a named entry, as in `llm.providers.main`."""
@@ -128,12 +138,58 @@ def target_path(for_project: bool | None) -> Path:
     return (project if for_project else user_config_dir()) / CONFIG_FILENAME
 
 
+def change_config(path: Path, change: Callable[[ConfigStore], None]) -> ConfigStore:
+    """Return the config after a change, which is made anew where another process came between.
+
+    Raises:
+        CommandError: The config does not fit the schema then; nothing is written.
+    """
+    while True:
+        store = ConfigStore(path)
+        change(store)
+        try:
+            store.save()
+        except ConfigConflict:
+            continue
+        except ConfigError as exc:
+            raise CommandError(f"nothing is written: {exc}") from None
+        return store
+
+
 def endpoint_problem(url: str, origin: str = "what was given") -> str | None:
     """Return why no client could call this address, or None where one can."""
     try:
         checked_url(url, origin)
     except ValueError as exc:
         return str(exc)
+    return None
+
+
+def model_problem(text: str) -> str | None:
+    """Return why no model has this name, or None where one may; the text may be a secret."""
+    if _KEY.match(text.strip()):
+        return (
+            "this is an API key by its form, and no name of a model; a key is asked for after the "
+            "model, or set with: rath config set llm.providers.NAME.api_key -"
+        )
+    return None
+
+
+def key_problem(text: str, model: str | None = None) -> str | None:
+    """Return why this is no API key, or None where it may be one.
+
+    Args:
+        text: What was given as a key.
+        model: The model that it was given with.
+    """
+    text = text.strip()
+    if (model and text == model) or _MODEL.match(text):
+        return (
+            f"{text!r} is the name of a model, and no API key; the vendor's site makes keys, and a "
+            "model is set with: rath config set llm.providers.NAME.model MODEL"
+        )
+    if text.lower().startswith(("http://", "https://")):
+        return "this is an address, and no API key; it belongs to base_url"
     return None
 
 

@@ -106,6 +106,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "log": Verb("listing:log", "Show the history of sessions, newest first; --graph draws it."),
     "ls": Verb("listing:ls", "List sessions, the newest first, as a tree of their lineage."),
+    "mcp add": Verb("mcp:add_server", "Add a tool server to the config, by its command or URL."),
     "mcp ls": Verb("mcp:list_servers", "List the tool servers: target, trust and config of each."),
     "mcp test": Verb("mcp:try_server", "Test a server: connection, handshake, and what it offers."),
     "mcp call": Verb("mcp:call_tool", "Call a tool of a server, and show its result."),
