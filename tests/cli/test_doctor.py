@@ -25,7 +25,9 @@ from rath.backend.persistence.paths import fork_dir
 from rath.testing import FakeBackend
 from tests.cli.conftest import Process, Rath
 from tests.cli.findings import CANARY, Seen, doctor, findings
+from tests.support.api import INDEX_FILE_NAME
 from tests.support.machine import llm_config, trust, write_config
+from tests.support.store_family import Family
 
 
 def tree(base: Path) -> dict[str, bytes | None]:
@@ -88,7 +90,8 @@ def test_json_counts_and_tells_everything(rath: Rath, home: Path) -> None:
     assert told["counts"] == {level: levels.count(level) for level in told["counts"]}
     assert told["counts"]["problem"] == 1
     keys = {"group", "subject", "level", "text", "advice", "details"}
-    assert all(set(each) == keys for each in told["findings"])
+    assert all(set(each) - {"fix"} == keys for each in told["findings"])
+    assert {each["fix"] for each in told["findings"] if "fix" in each}
 
 
 @pytest.mark.parametrize(
@@ -448,15 +451,15 @@ def test_sandboxes_that_are_preserved(rath: Rath) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_what_killed_programs_left_is_a_note_with_the_call_that_removes_it(rath: Rath) -> None:
+def test_what_killed_programs_left_is_a_note_and_can_be_removed(rath: Rath) -> None:
     fork_dir(UUID(int=1)).mkdir(parents=True)
     (fork_dir(UUID(int=1)) / "lock").touch()
     kept = PersistentSandboxRegistry()
     assert move_to_trash(kept.local_path(kept.alloc_local_id()))
     forks, trash = findings(doctor(rath), "Files", "sandboxes")
     assert (forks.level, trash.level) == ("note", "note")
-    for found in (forks, trash):
-        exec(found.advice.split('"')[1], {})
+    assert trash.advice.startswith("rath gc --older-than 30d")
+    rath("doctor --fix --yes", ends=0, out="done: remove what killed programs left")
     assert findings(doctor(rath), "Files", "sandboxes") == []
 
 
@@ -541,3 +544,70 @@ def test_a_store_that_cannot_be_used_is_a_problem(
     (finding,) = findings(result, "Files", "sessions")
     assert finding.level == "problem"
     assert "swordfish" not in result.stdout
+
+
+# ---------------------------------------------------------------- what can be done
+
+
+def test_a_fix_is_offered_and_made_where_the_user_agrees(rath: Rath, home: Path) -> None:
+    path = write_config(home, llm_config("u", u={"model": "m"}), {"u": CANARY})
+    keys = path.with_name("credentials.json")
+    keys.chmod(0o644)
+    shown = rath("doctor").stdout
+    assert f"rath doctor --fix: make {keys} private" in " ".join(shown.split())
+    answers = "n\n" * 10
+    rath("doctor --fix", input=answers, ends=1, err=f"Make {keys} private?")
+    assert keys.stat().st_mode & 0o777 == 0o644
+    result = rath("doctor --fix", input="y\n" + answers, ends=0)
+    assert f"done: make {keys} private\n" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("no problems, ")
+    assert keys.stat().st_mode & 0o777 == 0o600
+
+
+def test_everything_is_fixed_without_questions_for_a_script(rath: Rath, home: Path) -> None:
+    path = write_config(home, {"llm": {"providers": {"u": {"model": "m", "api_key": CANARY}}}})
+    result = rath("doctor --fix --yes --json", ends=0)
+    told = json.loads(result.stdout)
+    sessions = home / ".openrath" / "sessions"
+    assert f"create {sessions}" in told["fixed"]
+    assert "make 'u' the default provider" in told["fixed"]
+    assert "move it to credentials.json" in told["fixed"]
+    assert (sessions.is_dir(), sessions.stat().st_mode & 0o777) == (True, 0o700)
+    assert CANARY not in path.read_text("utf-8") + result.output
+    assert json.loads(path.read_text("utf-8"))["llm"]["default_provider"] == "u"
+    assert json.loads(rath("doctor --fix --yes --json", ends=0).stdout)["fixed"] == []
+
+
+def test_a_damaged_index_is_rebuilt(rath: Rath, family: Family) -> None:
+    listed = rath("ls").stdout
+    index = family.directory / INDEX_FILE_NAME
+    assert findings(doctor(rath), "Files", "index") == [("ok", f"{index} can be read", "")]
+    index.write_bytes(b"no database at all" * 300)
+    (found,) = findings(doctor(rath), "Files", "index")
+    assert found.level == "warning"
+    rath("doctor --fix --yes", ends=0, out=f"done: rebuild {index}")
+    assert findings(doctor(rath), "Files", "index") == [("ok", f"{index} can be read", "")]
+    assert rath("ls").stdout == listed
+
+
+def test_what_cannot_be_done_is_told_and_the_rest_is_done(
+    rath: Rath, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_config(home, llm_config("u", u={"model": "m"}), {"u": CANARY})
+    keys = path.with_name("credentials.json")
+    keys.chmod(0o644)
+
+    def refuse(_: Path, mode: int) -> None:
+        raise PermissionError(f"not allowed to set {mode:o}")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    result = rath("doctor --fix --yes", ends=1, err=f"could not make {keys} private: not allowed")
+    assert "done: create" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [("--yes", "goes with --fix"), ("--fix --json", "add --yes")],
+)
+def test_a_fix_needs_an_answer(rath: Rath, args: str, problem: str) -> None:
+    rath(f"doctor {args}", ends=2, out="", err=problem)

@@ -258,7 +258,7 @@ def test_the_steps_are_reported_with_times_the_model_and_its_cost(
         ["note", "asked"], ["ok", "models"], ["ok", "answer"], ["ok", "tool"], ["ok", "stream"],
         ["ok", "schema"],
     ]  # fmt: skip
-    assert " ".join(lines[6]) == "note cost 40 tokens, and no price is known"
+    assert " ".join(lines[6]) == "note cost 40 tokens, unpriced"
     assert all(line[-1] == "s)" for line in lines[1:6])
 
 

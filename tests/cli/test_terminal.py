@@ -25,6 +25,7 @@ import rath as package
 from rath.cli import app as cli
 from rath.cli import main
 from rath.cli.render import (
+    busy,
     count_of,
     item,
     line,
@@ -352,6 +353,19 @@ def test_a_bar_is_drawn_on_a_terminal_only(
         shown = capsys.readouterr()
         assert shown.out == ""
         assert ("reading" in shown.err and "2/2" in shown.err) == is_terminal
+
+
+def test_work_of_unknown_length_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_terminal in (False, True):
+        if is_terminal:
+            monkeypatch.setenv("FORCE_COLOR", "1")
+        with busy("moving"):
+            pass
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert ("moving ..." in shown.err) == is_terminal
 
 
 @pytest.mark.parametrize("columns", [60, 40])

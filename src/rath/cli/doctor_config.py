@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 
 from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
-from rath.cli.render import CheckFinding, Level
+from rath.cli.render import CheckFinding, Fix, Level
 from rath.cli.settings import all_places
 from rath.config.credentials import CREDENTIALS_FILENAME, secrets_from_config
 from rath.config.keys import format_key, is_known, near_key
@@ -91,6 +92,7 @@ class _CheckedFile:
         *,
         key: Sequence[str | int] = (),
         place: Position | None = None,
+        fix: Fix | None = None,
     ) -> None:
         """Add a finding about the file, or about what stands in it at a key or a place."""
         place = place or place_in(self.places, key)
@@ -104,7 +106,8 @@ class _CheckedFile:
             dotted = format_key(map(str, key))
             details["key"] = dotted
             text = f"{dotted}: {text}"
-        found = CheckFinding(_GROUP, self.subject, level, f"{where}: {text}", advice, details)
+        text = f"{where}: {text}"
+        found = CheckFinding(_GROUP, self.subject, level, text, advice, details, fix)
         self.findings.append(found)
 
     def read(self) -> None:
@@ -141,7 +144,8 @@ class _CheckedFile:
             return
         if mode & _OTHERS:
             text = f"has permissions {mode:o}, so other users can reach the secrets in it"
-            self.add("problem", text, f"chmod 600 {self.path}")
+            fix = Fix(f"make {self.path} private", partial(self.path.chmod, 0o600))
+            self.add("problem", text, f"chmod 600 {self.path}", fix=fix)
 
 
 def _check_content(config: _CheckedFile, payload: Table, configs: Sequence[_CheckedFile]) -> None:
@@ -174,7 +178,13 @@ def _check_content(config: _CheckedFile, payload: Table, configs: Sequence[_Chec
     for key in secrets:
         if key[-1] == "api_key":
             advice = f"move it to {CREDENTIALS_FILENAME}: rath config set {format_key(key)} -"
-            config.add("warning", "a key stands in the config itself", advice, key=key)
+            fix = Fix(f"move it to {CREDENTIALS_FILENAME}", partial(_move_keys, config.path))
+            config.add("warning", "a key stands in the config itself", advice, key=key, fix=fix)
+
+
+def _move_keys(path: Path) -> None:
+    """Write a config anew, which puts its keys into the file beside it."""
+    ConfigStore(path).save()
 
 
 def _find_keys(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import sqlite3
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata, version
@@ -16,7 +19,7 @@ from typing import Any
 
 import rath
 from rath._core.registry import EntryDescription
-from rath._core.retention import in_trash
+from rath._core.retention import empty_trash, in_trash
 from rath._installation import (
     PACKAGE,
     extra_command,
@@ -30,13 +33,15 @@ from rath.backend.bubblewrap import BubblewrapBackend
 from rath.backend.opensandbox import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection
 from rath.backend.persistence.paths import forks_root, local_root, sandboxes_dir
-from rath.backend.persistence.registry import PersistentSandboxRegistry, prunable_forks
+from rath.backend.persistence.registry import PersistentSandboxRegistry, prunable_forks, prune_forks
 from rath.cli.doctor_models import usable_configs
-from rath.cli.render import CheckFinding, Level, count_of
+from rath.cli.render import CheckFinding, Fix, Level, count_of, progress
 from rath.config.paths import resolve_config_dir
 from rath.errors import ConfigError, RathError
 from rath.memory import registry as memories
 from rath.memory.persistence.paths import local_memory_root
+from rath.session.log.index import StoreIndex, index_file
+from rath.session.log.store import SessionStore
 from rath.session.persistence.store import FileStore, default_store
 
 _PURPOSES: Mapping[str, str] = {
@@ -51,14 +56,7 @@ _PURPOSES: Mapping[str, str] = {
 _LEAST_FREE = 256_000_000
 """Bytes on the disk of the stores below which somebody should know; a guess."""
 
-_PRUNE_FORKS = (
-    'python -c "from rath.backend.persistence import prune_forks; prune_forks()" removes them'
-)
-_PRUNE = (
-    'python -c "from datetime import timedelta; from rath.persistence import gc; '
-    'gc(older_than=timedelta(days=30), dry_run=False)" finishes it, and removes what was not used '
-    "for 30 days"
-)
+_COLLECT = "rath gc --older-than 30d removes what was not used for 30 days, and this with it"
 
 _PROBE = b"rath doctor\n" * 400
 """More than fits beside a file's name, so that a full disk is noticed."""
@@ -220,10 +218,19 @@ def _check_workspaces() -> Iterator[CheckFinding]:
         yield _file("sandboxes", "ok", text)
     if n_forks:
         text = f"{count_of(n_forks, 'copied workspace')} left by programs that were killed"
-        yield _file("sandboxes", "note", text, _PRUNE_FORKS)
+        yield _file("sandboxes", "note", text, fix=_LEFTOVERS)
     if half_removed:
         text = f"{len(half_removed)} removed in part: a program was killed, or is at it"
-        yield _file("sandboxes", "note", text, _PRUNE)
+        yield _file("sandboxes", "note", text, _COLLECT, fix=_LEFTOVERS)
+
+
+def _remove_leftovers() -> None:
+    prune_forks()
+    for root in (local_root(), forks_root()):
+        empty_trash(root)
+
+
+_LEFTOVERS = Fix("remove what killed programs left", _remove_leftovers)
 
 
 def check_disk() -> Iterator[CheckFinding]:
@@ -245,7 +252,8 @@ def _writable(subject: str, path: Path) -> CheckFinding:
     if not path.exists():
         above = _nearest_directory(path)
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-            return _file(subject, "ok", f"{path} is not there yet and can be made")
+            make = Fix(f"create {path}", partial(path.mkdir, 0o700, parents=True, exist_ok=True))
+            return _file(subject, "ok", f"{path} is not there yet and can be made", fix=make)
         text = f"{path} is not there and cannot be made in {above}"
         return _file(subject, "problem", text, f"make {above} writable")
     try:
@@ -255,8 +263,49 @@ def _writable(subject: str, path: Path) -> CheckFinding:
     except OSError as exc:
         text = f"{path} cannot be written: {exc.strerror or exc}"
         advice = "make it writable, or name another directory in OPENRATH_HOME"
-        return _file(subject, "problem", text, advice)
+        return _file(subject, "problem", text, advice, fix=_opening_fix(path))
     return _file(subject, "ok", f"{path} can be written")
+
+
+def _opening_fix(path: Path) -> Fix | None:
+    """Return what lets the user write a directory, where it is the user's own and closed."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    mode = stat.S_IMODE(found.st_mode)
+    is_own = os.name == "posix" and found.st_uid == os.getuid()
+    if not is_own or mode & stat.S_IRWXU == stat.S_IRWXU:
+        return None
+    return Fix(f"make {path} writable for you", partial(path.chmod, mode | stat.S_IRWXU))
+
+
+def check_index() -> Iterator[CheckFinding]:
+    """Yield whether the index of stored sessions can be read; one that is in use is left alone."""
+    try:
+        store = default_store()
+        path = index_file(store)
+    except (RathError, ValueError, OSError):
+        return  # the check of the stores says so
+    if path is None or not path.is_file() or path.with_name(f"{path.name}-wal").exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as opened:
+            (problem,) = opened.execute("PRAGMA quick_check(1)").fetchone()
+    except (sqlite3.Error, OSError) as exc:
+        problem = str(exc)
+    if problem == "ok":
+        yield _file("index", "ok", f"{path} can be read")
+        return
+    advice = f"delete {path}; the next `rath ls` makes it anew"
+    fix = Fix(f"rebuild {path}", partial(_rebuild_index, path, store))
+    yield _file("index", "warning", f"{path} is damaged: {problem}", advice, fix=fix)
+
+
+def _rebuild_index(path: Path, store: SessionStore) -> None:
+    path.unlink(missing_ok=True)
+    with StoreIndex(store) as index, progress("reading sessions") as report:
+        index.refresh(report)
 
 
 def _nearest_directory(path: Path) -> Path:

@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 from rath._core.dataclasses import dataclass
 from rath._core.text import did_you_mean
 from rath._installation import extra_command, install_command, needed_of
-from rath.cli.render import UNPRICED, CheckFinding, Level
-from rath.cli.settings import endpoint_problem
+from rath.cli.config_init import init
+from rath.cli.render import UNPRICED, CheckFinding, Fix, Level
+from rath.cli.settings import change_config, endpoint_problem, target_path
 from rath.cli.terminal import CommandError, Misuse, note
 from rath.config.env import env_value
 from rath.config.layers import llm_default
@@ -171,13 +172,25 @@ def check_models() -> Iterator[CheckFinding]:
             yield _model("models", "warning", "none is set up", _INIT)
         else:
             text = f"none is set up; the embedded one, {BUNDLED.name}, is installed"
-            yield _model("models", "note", text, _INIT)
+            fix = Fix("set up the embedded model", partial(init, is_yes=True))
+            yield _model("models", "note", text, _INIT, fix=fix)
     for target in targets:
         yield from _check(target)
     if configured and llm_default("default_provider", usable_configs()) is None:
         advice = f"rath config set llm.default_provider {configured[0].name}"
         text = "no provider is the default, so programs must name one"
-        yield _model("default", "note", text, advice)
+        name = configured[0].name
+        fix = Fix(f"make {name!r} the default provider", partial(_make_default, name))
+        yield _model("default", "note", text, advice, fix=fix)
+
+
+def _make_default(name: str) -> None:
+    """Make a provider the default, in the config that is written to."""
+
+    def change(store: ConfigStore) -> None:
+        store.config.llm.default_provider = name
+
+    change_config(target_path(None), change)
 
 
 def _check(target: _Target) -> Iterator[CheckFinding]:

@@ -16,7 +16,7 @@ import rath.memory
 from rath import config
 from rath._core.dataclasses import dataclass
 from rath.cli.lists import Limit, TextFilter, page_of, say_page
-from rath.cli.render import one_line, say_table
+from rath.cli.render import busy, one_line, say_table
 from rath.cli.terminal import (
     AsJson,
     CommandError,
@@ -138,7 +138,8 @@ def rebuild(path: StorePath = None, namespace: Namespace = None, as_json: AsJson
     """Rebuild the index of a local store from its files."""
     directory = _StoreChoice("local", path, namespace).local_directory()
     try:
-        report = rebuild_index(directory)
+        with busy("reading the files of the memory"):
+            report = rebuild_index(directory)
     except sqlite3.Error as exc:
         raise CommandError(
             f"the index in {directory} cannot be built again: {exc}; if another program uses the "

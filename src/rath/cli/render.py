@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
+from dataclasses import field, fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
@@ -240,6 +240,17 @@ _LEVEL_STYLES: Mapping[Level, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Fix:
+    """What `rath doctor --fix` can do about a finding."""
+
+    text: str
+    """What that is, as a command: "make FILE private"."""
+
+    make: Callable[[], object]
+    """Does it, or raises why not."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckFinding:
     """The result of one check."""
 
@@ -252,6 +263,8 @@ class CheckFinding:
 
     details: Mapping[str, object] = field(default_factory=dict[str, object])
     """More of it, for programs; JSON values."""
+
+    fix: Fix | None = None
 
     def cleaned(self, clean: Callable[[str], str]) -> CheckFinding:
         """Return the finding with every text in it cleaned."""
@@ -266,7 +279,7 @@ class CheckFinding:
         details = {name: cleaned(value) for name, value in self.details.items()}
         texts = (clean(text) for text in (self.subject, self.text, self.advice))
         subject, text, advice = texts
-        return CheckFinding(self.group, subject, self.level, text, advice, details)
+        return CheckFinding(self.group, subject, self.level, text, advice, details, self.fix)
 
 
 def count_levels(findings: Iterable[CheckFinding]) -> dict[Level, int]:
@@ -280,18 +293,39 @@ def say_findings(
 ) -> None:
     """Write findings group by group or, for programs, as the last member of `payload`."""
     if as_json:
-        say_json({**payload, "findings": findings})
+        say_json({**payload, "findings": [*map(_finding_json, findings)]})
         return
     for group, members in groupby(findings, key=lambda finding: finding.group):
         say_lines([line((group, "bold"))])
         rows: list[list[str | Text]] = []
         for each in members:
             text = Text(visible(each.text))
-            if each.advice:
-                text.append(f"\n-> {visible(each.advice)}", "cyan")
+            fix = "" if each.fix is None else f"rath doctor --fix: {each.fix.text}"
+            for advice in filter(None, (each.advice, fix)):
+                text.append(f"\n-> {visible(advice)}", "cyan")
             rows.append([Text(f"  {each.level:<7}", _LEVEL_STYLES[each.level]), each.subject, text])
         say_table(rows, ["", "name", ""], is_folded=True)
         say_lines([line()])
+
+
+def _finding_json(finding: CheckFinding) -> dict[str, object]:
+    names = (each.name for each in fields(finding) if each.name != "fix")
+    found = {name: getattr(finding, name) for name in names}
+    return found if finding.fix is None else {**found, "fix": finding.fix.text}
+
+
+@contextmanager
+def busy(title: str) -> Generator[None]:
+    """Show that a piece of work is being done whose length nobody knows: on stderr, as `progress`.
+
+    Nothing may be written to the terminal meanwhile.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"{title} ..."):
+        yield
 
 
 @contextmanager

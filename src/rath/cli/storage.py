@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rath._core.dataclasses import dataclass
 from rath._core.text import short_id
-from rath.cli.render import count_of, line, moment, one_line, progress, say_lines, size
+from rath.cli.render import busy, count_of, line, moment, one_line, progress, say_lines, size
 from rath.cli.stores import (
     SessionText,
     StoreUrl,
@@ -176,7 +176,8 @@ def prune(
     with use_store(store_url) as store:
         with use_index(store) as index:
             known = {summary.id: summary for summary in index.summaries()}
-        gone = (prunable_sessions if is_dry else prune_sessions)(older_than=age, store=store)
+        with busy("looking for old sessions" if is_dry else "moving old sessions"):
+            gone = (prunable_sessions if is_dry else prune_sessions)(older_than=age, store=store)
     if as_json:
         say_json({"dry_run": is_dry, "sessions": gone})
     else:
@@ -204,14 +205,16 @@ def collect_garbage(
     from rath.persistence.gc import gc  # noqa: PLC0415  # loads all planes
 
     age = duration("--older-than", older_than)
-    report = gc(older_than=age)
+    with busy("looking for what was not used"):
+        report = gc(older_than=age)
     kinds = [each.name for each in fields(report) if each.name != "dry_run"]
     n_found = sum(len(getattr(report, kind)) for kind in kinds)
     if not is_dry:
         question = f"Remove {count_of(n_found, 'item')} and empty the trash?"
         if not is_agreed and not ask_yes_no(question):
             raise CommandError("nothing is removed")
-        report = gc(older_than=age, dry_run=False)
+        with busy("removing"):
+            report = gc(older_than=age, dry_run=False)
     if as_json:
         say_json(report)
         return
@@ -258,7 +261,8 @@ def verify_sessions(
             found = list(_verify_all(store))
         else:
             ident, place = locate(session, store)
-            found = [checks.verify(place, ident)]
+            with busy("checking"):
+                found = [checks.verify(place, ident)]
     problems = list(dict.fromkeys(problem for each in found for problem in each.problems))
     if as_json:
         say_json(_Checked([each.session for each in found], problems))
