@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 import typer
 
@@ -106,9 +106,9 @@ def say_page(
 def _words(item: object) -> str:
     """Return all texts that an item holds, on lines of their own."""
     if isinstance(item, Mapping):
-        return "\n".join(map(_words, item.values()))
+        return "\n".join(map(_words, cast("Mapping[object, object]", item).values()))
     if is_dataclass(item) and not isinstance(item, type):
         return "\n".join(_words(getattr(item, each.name)) for each in fields(item))
     if isinstance(item, list | tuple):
-        return "\n".join(map(_words, item))
+        return "\n".join(map(_words, cast("Sequence[object]", item)))
     return "" if item is None else str(item)
