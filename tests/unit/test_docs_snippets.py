@@ -25,6 +25,7 @@ READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"<!-- answers: ((?:(?!-->).)*) -->\s*\Z", re.DOTALL)
 ANSWER = "Done."
+Turn = str | dict[str, dict[str, Any]]
 MAX_WORDS = 1500
 LISTS = {ROOT / "docs" / "source" / "reference" / "error_messages.md"}
 """Pages in which a reader looks up one row."""
@@ -52,7 +53,7 @@ class Model:
     """
 
     def __init__(self) -> None:
-        self.script: deque[Any] = deque()
+        self.script: deque[Turn] = deque()
 
     def __call__(self, request: CapturedRequest) -> Reply:
         if request.path.endswith("/embeddings"):
@@ -64,7 +65,7 @@ class Model:
         return text_stream(turn) if request.json().get("stream") else completion(turn)
 
 
-def scripted_blocks(page: Path) -> Iterator[tuple[str, list[Any]]]:
+def scripted_blocks(page: Path) -> Iterator[tuple[str, list[Turn]]]:
     """The Python blocks of a page, each with the answers that the page scripts for it."""
     text = page.read_text("utf-8")
     for block, match in zip(blocks(page), BLOCK.finditer(text), strict=True):
