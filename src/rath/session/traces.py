@@ -117,10 +117,12 @@ def _inner_tables(
     """Return the rows of runs inside tool calls, as far as they are stored; blocks."""
     known = [writer.store for writer in writers_of(session.body)]
     opened = open_store(store) if isinstance(store, str) else store or next(iter(known), None)
+    if opened is None:
+        return []
     operations = (entry for entry in record if isinstance(entry, Operation))
     inner = dict.fromkeys(each.session for each in operations if is_in_call(each))
     tables: list[ChunkTable] = []
-    for each in inner if opened is not None else ():
+    for each in inner:
         with suppress(PersistenceError):
             tables.append(load(opened, each).session.partial_table)
     return tables

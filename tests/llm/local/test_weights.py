@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rath.config.paths import cache_dir
 from rath.errors import MissingExtra, ProviderError
-from rath.llm.local.weights import BUNDLED, WeightPart, Weights, cache_dir, join_weights
+from rath.llm.local.weights import BUNDLED, WeightPart, Weights, join_weights
 
 CONTENT = b"GGUF" + bytes(range(256)) * 40
 PARTS = (CONTENT[:4000], CONTENT[4000:8000], CONTENT[8000:])
