@@ -25,7 +25,7 @@ from rath.session import (
     session_graph_mode_override,
 )
 from rath.session.outcome import Completed, DeadlineExceeded, RoundLimit
-from rath.session.record import ToolRun
+from rath.session.record import Operation, ToolRun
 from rath.session.tooling import SystemTools
 from rath.testing import FakeBackend, ScriptedClient, tool_call
 from tests.support.api import builtin_tools, tool_registry, tool_table
@@ -56,6 +56,49 @@ class LateSchemas(NoExecutor):
     def dispatch_tool(self, *_: object) -> None: ...
     async def tool_schemas(self) -> tuple[()]:
         return ()
+
+
+def offered(out: Session) -> list[str]:
+    """The names of the tools that the run of a session offered."""
+    (operation,) = entries_of(out, Operation)
+    return [tool.name for tool in operation.tools]
+
+
+def own_and(*others: str) -> list[str]:
+    return sorted(["echo", *others])
+
+
+def asked(user: Session, **options: Any) -> Session:
+    given = {"system_tools": True, **options}
+    return run(["ok"], FunctionTool("echo", echo), user=user, **given).synchronize()
+
+
+@pytest.mark.parametrize("system_tools", [True, ["run_code"]])
+def test_without_a_sandbox_no_tools_of_one_are_offered(system_tools: Any) -> None:
+    assert offered(asked(Session.from_user_message("go"), system_tools=system_tools)) == ["echo"]
+
+
+def test_a_session_that_is_placed_and_not_opened_offers_them() -> None:
+    user = Session.from_user_message("go").to("local")
+    out = asked(user)
+    assert offered(out) == own_and(*builtin_tools())
+    assert out.sandbox is None or not out.sandbox.is_open
+    assert offered(asked(user, system_tools=["run_code"])) == own_and("run_code")
+
+
+def test_a_session_that_is_placed_later_offers_them_at_its_next_run() -> None:
+    first = asked(Session.from_user_message("go"))
+    second = asked(first.to("local"))
+    names = {
+        entry.operation: [tool.name for tool in entry.tools]
+        for entry in entries_of(second, Operation)
+    }
+    assert list(names.values()) == [["echo"], own_and(*builtin_tools())]
+
+
+def test_a_name_of_theirs_is_taken_also_where_they_are_not_offered() -> None:
+    with pytest.raises(ToolNameConflictError, match="run_code"):
+        run(["ok"], FunctionTool("run_code", echo), system_tools=True)
 
 
 @pytest.mark.parametrize(

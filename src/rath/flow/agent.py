@@ -182,7 +182,9 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         self.agent: AgentParam = AgentParam(
             prompt, chosen, _store_of(self._lease), requires_grad=requires_grad
         )
-        self.tools: list[FlowToolCall] = cast("list[FlowToolCall]", as_tools(tools))
+        self.tools: list[FlowToolCall] = cast(
+            "list[FlowToolCall]", as_tools(tools, known=FlowToolCall)
+        )
         self.on_event = on_event
         self.memory_inject = memory_inject
         self.commit_on_forward = commit_on_forward
@@ -252,7 +254,7 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         Raises:
             TypeError: It is neither.
         """
-        (added,) = cast("list[FlowToolCall]", as_tools([tool]))
+        (added,) = cast("list[FlowToolCall]", as_tools([tool], known=FlowToolCall))
         if all(added.name != known.name for known in self.tools):
             self.tools.append(added)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from rath.session.run.budget import check_budget
 from rath.session.run.driver import LoopPlan, execute_loop
 from rath.session.run.run_log import Durability
 from rath.session.scope import (
+    ServedRun,
     begin_operation,
     collect_session,
     current_replay,
@@ -59,10 +60,11 @@ from rath.session.tooling import (
     offer,
     offered_schemas,
     tool_table,
+    without_sandbox_tools,
 )
 
 if TYPE_CHECKING:
-    from rath.session.programs import EarlierRun
+    from rath.session.programs import EarlierRun, ResumePoint
     from rath.session.run.recorder import RecordingPlan
 
 # Only runs that are recorded, or were made or begun before, need them; most programs have none.
@@ -280,7 +282,8 @@ def run_session_loop(
         persist_path: Write the run to this file.
         sandbox_handle_id: Identity of a remote sandbox, for the file's header.
         lazy: False waits for the run before returning.
-        system_tools: True for all built-in tools, False for none, or their names.
+        system_tools: True for all built-in tools, False for none, or their names. A session
+            without a sandbox offers none of them, since each could only fail.
         recall: Gives notes that the model reads as reference data; they are no rows.
         timeout: Seconds for the whole run; the outcome is DeadlineExceeded when they are over.
         output: Type of the answer, a pydantic model for example; `session.output` gives it.
@@ -320,8 +323,7 @@ def run_session_loop(
     check_budget("run_session_loop", candidates)
     table = tool_table(tools, system_tools=system_tools)
     offers = {name: offer(tool) for name, tool in table.items()}
-    schemas = (() if executor is None else _schemas_of(executor)) or offered_schemas(offers)
-    tool_names = {*table, *(schema.name for schema in schemas)}
+    own_schemas = () if executor is None else _schemas_of(executor)
     place, served = begin_operation("loop", user_session, agent_session, candidates)
     before: EarlierRun | None = None
     if served is None and _may_resume(user_session):
@@ -331,6 +333,12 @@ def run_session_loop(
         register_run(user_session, agent_session, out)
         return out if lazy else out.synchronize()
     goes_on = None if before is None else before.goes_on
+    placement = (before and before.placement) or user_session.placement
+    if executor is None and not placement.is_chosen:
+        recorded = _recorded_tools(served, goes_on)
+        offers = {name: offers[name] for name in without_sandbox_tools(table, recorded=recorded)}
+    schemas = own_schemas or offered_schemas(offers)
+    tool_names = {*offers, *(schema.name for schema in schemas)}
     if goes_on is not None:
         goes_on = _check_compatible(goes_on, schemas, candidates[0], offers)
     session_id = place.new_id() if before is None else before.session
@@ -350,7 +358,7 @@ def run_session_loop(
         streaming=streaming,
         recall=recall if served is None else served.recall(recall),
         timeout=timeout,
-        placement=((before and before.placement) or user_session.placement).share(),
+        placement=placement.share(),
         provenance=(before and before.provenance)
         or _provenance(session_id, user_session, agent_session),
         session_provider=user_session.provider,
@@ -376,6 +384,13 @@ def run_session_loop(
     announce_run(out)
     register_run(user_session, agent_session, out)
     return out if lazy else out.synchronize()
+
+
+def _recorded_tools(served: ServedRun | None, goes_on: ResumePoint | None) -> Collection[str]:
+    """Return the names of the tools that this very run offered before, none for a new one."""
+    if served is not None:
+        return served.offered
+    return () if goes_on is None else [tool.name for tool in goes_on.operation.tools]
 
 
 def _provenance(session_id: UUID, user_session: Session, agent_session: Session) -> Provenance:

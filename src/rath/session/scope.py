@@ -48,6 +48,9 @@ class ServedRun(Protocol):
     rounds: Callable[..., Any]
     """Makes what stands for the tools; takes what `ToolRounds` takes."""
 
+    offered: frozenset[str]
+    """Names of the tools that the recorded one offered."""
+
     def recall(self, given: Any) -> Any:
         """Return a recall of the recorded notes; lets go of the one that was given."""
         ...

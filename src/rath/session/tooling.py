@@ -7,7 +7,7 @@ import functools
 import inspect
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast, runtime_checkable
 from uuid import UUID
 
@@ -118,21 +118,26 @@ def as_tool(value: object) -> Tool:
     return cast("Tool", value)
 
 
-def as_tools(values: object) -> list[Tool]:
+def as_tools(values: object, *, known: type | tuple[type, ...] = ()) -> list[Tool]:
     """Return the tools that a list of tools and typed functions means.
+
+    Args:
+        values: The list, None for an empty one.
+        known: Objects of these classes are tools, and not asked anything here.
 
     Raises:
         TypeError: It is no list, or something in it is no tool and cannot be made one.
     """
     if values is None:
         return []
-    if isinstance(values, str | Tool) or not isinstance(values, Iterable):
+    if isinstance(values, (str, known)) or not isinstance(values, Iterable):
         raise TypeError(
             f"tools must be a list of tools and typed functions, not {values!r:.80}; for one tool "
             "give a list with one, tools=[my_tool]. Built-in tools are chosen by name with "
             'system_tools=["run_shell_command"]'
         )
-    return [as_tool(each) for each in cast("Iterable[object]", values)]
+    listed = cast("Iterable[Any]", values)
+    return [each if isinstance(each, known) else as_tool(each) for each in listed]
 
 
 def check_system_tools(wanted: object) -> None:
@@ -184,6 +189,29 @@ def tool_table(
             )
         table[tool.name] = tool
     return table
+
+
+def without_sandbox_tools(
+    table: Mapping[str, Tool], *, recorded: Collection[str] = ()
+) -> dict[str, Tool]:
+    """Return the tools of a run whose session has no sandbox: the built-in ones could only fail.
+
+    Args:
+        table: All of them, by name.
+        recorded: Those that stay: a run that goes on, or is served from its record, offers what it
+            did.
+    """
+    return {
+        name: tool for name, tool in table.items() if name in recorded or not _is_built_in(tool)
+    }
+
+
+def _is_built_in(tool: Tool) -> bool:
+    """Tell whether a tool is one of the seven, or made of one, that work on a sandbox."""
+    # Whatever a tool says of itself: where its class stands decides.
+    is_ours = type(tool).__module__.partition(".")[0] == "rath"
+    on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
+    return on_sandbox and is_ours and str(getattr(tool, "origin", "")) == "built-in"
 
 
 def tool_schemas(table: Mapping[str, Tool]) -> tuple[RathLLMFunctionTool, ...]:
@@ -240,9 +268,7 @@ def offer(tool: Tool) -> ToolOffer:
     """
     origin = str(getattr(tool, "origin", "")) or origin_of(type(tool))
     on_sandbox = bool(getattr(tool, "runs_on_sandbox", False))
-    # Whatever a tool says of itself: where its class stands decides.
-    is_ours = type(tool).__module__.partition(".")[0] == "rath"
-    is_built_in = on_sandbox and origin == "built-in" and is_ours
+    is_built_in = _is_built_in(tool)
     schema = dict(tool.parameters)
     timeout: object = getattr(tool, "timeout", None)
     limit = DEFAULT_TOOL_TIMEOUT if timeout is None else timeout

@@ -27,7 +27,7 @@ from rath.llm import (
 )
 from rath.memory import MemoryStoreSpec
 from rath.session import Session, list_persisted_sessions, session_registry
-from rath.session.record import ModelCall
+from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.api import Candidate, Playback, ReplayedClient, history_of
 from tests.support.images import picture
@@ -86,6 +86,23 @@ def test_a_test_that_fails_while_it_records_leaves_no_file(tmp_path: Path) -> No
     with pytest.raises(AssertionError, match="as asked"):
         fails()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_offers_the_tools_that_were_recorded(tmp_path: Path) -> None:
+    # As in what was recorded before runs without a sandbox left its tools out.
+    agent = Agent("p", ScriptedClient(["ok"]).provider)
+    is_placed = [True, False]
+
+    @rath.cassette(tmp_path / "c.jsonl")
+    def ask() -> list[str]:
+        user = Session.from_user_message("hi")
+        out = agent(user.to("local") if is_placed.pop(0) else user).synchronize()
+        (operation,) = [each for each in out.record if isinstance(each, Operation)]
+        return [tool.name for tool in operation.tools]
+
+    recorded = ask()
+    assert "run_shell_command" in recorded
+    assert ask() == recorded
 
 
 def test_an_async_function_is_recorded_and_replayed(tmp_path: Path) -> None:

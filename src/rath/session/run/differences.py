@@ -28,7 +28,15 @@ from rath.session.programs import ResumePoint
 from rath.session.provider_builtin import candidates_for
 from rath.session.record import ModelCall, Operation, Record, ToolRun
 from rath.session.session import Session
-from rath.session.tooling import SystemTools, Tool, ToolOffer, tool_digest, tool_schemas, tool_table
+from rath.session.tooling import (
+    SystemTools,
+    Tool,
+    ToolOffer,
+    tool_digest,
+    tool_schemas,
+    tool_table,
+    without_sandbox_tools,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +252,9 @@ def resume_differences(
     operation = own_operation(record, session.id)
     if operation is not None and tools is not None:
         table = tool_table(tools, system_tools=system_tools)
+        if not session.placement.is_chosen:
+            before = [tool.name for tool in operation.tools]
+            table = without_sandbox_tools(table, recorded=before)
         differences += tool_differences(operation, tool_schemas(table))
     if operation is not None and provider is not None:
         (candidate, *_) = candidates_for(provider, None, None)

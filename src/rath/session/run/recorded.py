@@ -402,7 +402,7 @@ class EmptyRun:
 
         self.rounds: Callable[..., Any] = ToolRounds
         """Makes what stands for the tools of the run."""
-
+        self.offered: frozenset[str] = frozenset()
         self.notes: tuple[RecalledNote, ...] = ()
         """What was recalled for it."""
 
@@ -459,6 +459,7 @@ class RecordedRun(EmptyRun):
         self.run = run
         self.run_id: UUID = operation.operation
         self.rounds: Callable[..., Any] = partial(ServedRounds, script=self)
+        self.offered = frozenset(tool.name for tool in operation.tools)
         self.where: str = f"session {short_id(operation.session)}"
         self._note = note
         self._entries: Sequence[Entry] = run.entries[1:]
