@@ -31,6 +31,37 @@ def results(out: Session) -> list[str]:
     return [str(row.payload["content"]) for row in out.chunk_table if row.kind == "tool_result"]
 
 
+# ---------------------------------------------------------------- repr
+
+
+def test_a_plain_agent_shows_prompt_provider_and_tools() -> None:
+    agent = flow.Agent("Answer.", flow.Provider(model="m", api_key="abcdefghijk"), [weather])
+    assert str(agent) == (
+        "Agent(prompt='Answer.', provider=Provider(model='m', api_key='***'), tools=[weather])"
+    )
+
+
+def test_a_long_agent_stands_on_several_lines() -> None:
+    agent = flow.Agent(
+        "Answer.\n" * 100, flow.Provider(model="m"), system_tools=["run_code"], output=int,
+        description="Good at sums.",
+    )  # fmt: skip
+    lines = repr(agent).splitlines()
+    assert lines[0] == "Agent("
+    assert lines[1].startswith(r"  prompt='Answer.\\nAns")
+    assert len(lines[1]) < 80
+    assert lines[2:] == [
+        "  provider=Provider(model='m')", "  tools=[]", "  system_tools=['run_code']",
+        "  output=int", "  description='Good at sums.'", ")",
+    ]  # fmt: skip
+
+
+def test_what_an_agent_holds_besides_is_shown_below_it() -> None:
+    agent = flow.Agent("p", flow.Provider(model="m"))
+    agent.helper = flow.EmptyWorkflow()  # type: ignore[attr-defined]  # set by name
+    assert "\n  (helper): EmptyWorkflow()\n" in repr(agent)
+
+
 # ---------------------------------------------------------------- tools
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 
 from rath.config.store import ConfigStore
 from rath.llm import Provider
@@ -36,9 +37,41 @@ def store(tmp_path: Path) -> ConfigStore:
     return ConfigStore(tmp_path / "config.json")
 
 
-def test_shows_only_its_model() -> None:
-    assert repr(Provider(model="m", api_key="sk-secret")) == "m"
+def test_its_text_is_its_model() -> None:
+    assert str(Provider(model="m", api_key="sk-secret")) == "m"
     assert str(Provider(api_key="sk-secret")) == "(no model)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, ""),
+        ({"temperature": 0.2, "model": "m"}, "model='m', temperature=0.2"),
+        ({"api_key": "abcdefghijk"}, "api_key='***'"),
+        ({"base_url": "https://u:pass1234@h/v1?key=abcdefgh"}, "base_url='https://***@h/v1?***'"),
+        (
+            {"extra_create_args": {"extra_headers": {"X-One": "abcdefghijk"}}},
+            "extra_create_args=<extra_headers>",
+        ),
+        ({"on_budget_exceeded": print}, "on_budget_exceeded=<print>"),
+        ({"client": AsyncOpenAI(api_key="abcdefghijk")}, "client=<AsyncOpenAI>"),
+        (
+            {"fallbacks": [Provider(model="n", api_key="abcdefghijk")]},
+            "fallbacks=[Provider(model='n', api_key='***')]",
+        ),
+        ({"user": "sk-abcdefgh12345678"}, "user='***'"),
+    ],
+    ids=[
+        "nothing", "model first", "key", "login", "extra", "callback", "client", "fallbacks",
+        "key elsewhere",
+    ],
+)  # fmt: skip
+def test_shows_what_differs_and_no_key(fields: dict[str, Any], shown: str) -> None:
+    assert repr(Provider(**fields)) == f"Provider({shown})"
+
+
+def test_shows_the_name_of_its_config_entry(store: ConfigStore) -> None:
+    assert "config_entry='" in repr(Provider.from_config(store=store))
 
 
 def test_is_equal_by_value() -> None:

@@ -23,6 +23,7 @@ from uuid import UUID
 from rath._async.plane import Lease
 from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
+from rath._core.text import one_line_preview
 from rath.flow.agent_memory import (
     MemoryArg,
     Remembering,
@@ -322,6 +323,26 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
             raise ValueError(f"when must be 'before' or 'after', not {when!r}")
         return register(self, "before_tool" if when == "before" else "after_tool", hook)
 
+    def extra_repr(self) -> str:
+        """Return prompt, provider and tools, and what else differs from a plain agent."""
+        prompt, form = self.agent.system_prompt, self._output_form
+        shown: dict[str, object] = {
+            "prompt": prompt and one_line_preview(prompt, _MAX_PROMPT),
+            "provider": self.agent.provider,
+            "tools": _Bare(f"[{', '.join(tool.name for tool in self.tools)}]"),
+            "system_tools": None if self.system_tools is True else self.system_tools,
+            "memory": self.memory,
+            "output": None if form is None else _Bare(form.name),
+            "description": self.description or None,
+        }
+        fields = [f"{name}={value!r}" for name, value in shown.items() if value is not None]
+        line = ", ".join(fields)
+        return line if len(line) <= _MAX_LINE else "\n".join(fields)
+
+    def _shown_parts(self) -> list[tuple[str, object]]:
+        # Its own parameters are what it shows of itself.
+        return [part for part in super()._shown_parts() if part[1] is not self.agent]
+
     def close(self) -> None:
         """Give the memory back; runs and commits in flight still end. Safe to call again."""
         self.agent.memory = None
@@ -339,6 +360,22 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+_MAX_PROMPT = 60
+"""Characters of a prompt that the repr of an agent shows."""
+
+_MAX_LINE = 88
+"""Characters of its fields on one line."""
+
+
+class _Bare(str):
+    """A text whose repr is itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class AgentParam(Referenced):
         )
 
     def __repr__(self) -> str:
-        lines = [f"(agent_session): {self.agent_session!r}", f"(provider): {self.provider!r}"]
+        lines = [f"(agent_session): {self.agent_session!r}", f"(provider): {self.provider}"]
         if self.memory is not None:
             lines.append(f"(memory): {self.memory!r}")
         body = indent("\n".join(lines), "  ")

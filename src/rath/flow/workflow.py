@@ -344,8 +344,14 @@ class Workflow(TaskTaking):
         return found
 
     def extra_repr(self) -> str:
-        """Return what `repr` shows beside the parts; subclasses override it."""
+        """Return what `repr` shows before the parts, as `width=3`; subclasses override it."""
         return ""
+
+    def _shown_parts(self) -> list[tuple[str, object]]:
+        """Return the parts in the order in which they were defined, those of a container last."""
+        parts: dict[str, object] = {**dict(self.named_agents()), **dict(self.named_children())}
+        own = [name for name in vars(self) if name in parts]
+        return [(name, parts[name]) for name in dict.fromkeys([*own, *parts])]
 
     def _pickle_reference(self) -> Reduction | None:
         """Return None: its class and its attributes, each by its own rule.
@@ -387,7 +393,7 @@ class Workflow(TaskTaking):
     @reprlib.recursive_repr()
     def __repr__(self) -> str:
         extra = self.extra_repr()
-        parts: list[tuple[str, object]] = [*self.named_agents(), *self.named_children()]
+        parts = self._shown_parts()
         name = type(self).__name__
         if not parts and "\n" not in extra:
             return f"{name}({extra})"

@@ -18,6 +18,7 @@ from rath._async.deferred import Deferred
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath.errors import JobBudgetExceeded, JobError
+from rath.flow.parameters import recorded_digest
 from rath.jobs.engine import (
     Engine,
     ItemEvent,
@@ -230,7 +231,9 @@ class JobDriver:
         await log.note_start(
             name=spec.name,
             workflow=f"{type(workflow).__module__}:{type(workflow).__qualname__}",
-            workflow_digest=hashlib.sha256(repr(workflow).encode()).hexdigest(),
+            workflow_digest=hashlib.sha256(
+                f"{workflow!r}\n{recorded_digest(workflow)}".encode()
+            ).hexdigest(),
             items_digest=plan.digest,
             n_items=plan.n_items or len(plan.items),
             engine=self._engine.name,

@@ -279,8 +279,28 @@ class Provider(Sampling, Referenced):
         )
         return replace(provider, **overrides) if overrides else provider
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return self.model or "(no model)"
+
+    def __repr__(self) -> str:
+        differing = [each.name for each in fields(self) if _differs(self, each)]
+        # The model first, and then as they are declared.
+        names = sorted(differing, key=lambda name: name != "model")
+        shown = ", ".join(f"{name}={self._shown(name)}" for name in names)
+        return redaction.redact_content(f"{type(self).__name__}({shown})")
+
+    def _shown(self, name: str) -> str:
+        """Return a field as text, without what may be a secret."""
+        value: object = getattr(self, name)
+        if name == "config_entry" and isinstance(value, ConfigEntry):
+            return repr(value.name or value.origin)
+        if name == "client" or callable(value):
+            return f"<{getattr(value, '__qualname__', type(value).__name__)}>"
+        if name == "extra_create_args":
+            return f"<{', '.join(self.extra_create_args)}>"  # values of any kind, keys among them
+        if name == "fallbacks":
+            return repr(list(self.fallbacks))
+        return repr(redaction.redact_setting(name, value))
 
     def _check_client(self) -> None:
         sdk = sdk_of(self.client)

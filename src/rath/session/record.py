@@ -343,7 +343,7 @@ class JobStart(RecordEntry, frozen=True, kw_only=True, tag="job_start"):
     """`module:qualname` of the workflow."""
 
     workflow_digest: str
-    """sha256 over its printed form: its class, parts, prompts and models."""
+    """sha256 over its printed form and its state: its class, parts, prompts and models."""
 
     items_digest: str
     """sha256 over the keys and the digests of the rows of the items, in order."""

@@ -136,8 +136,8 @@ def as_tools(values: object, *, known: type | tuple[type, ...] = ()) -> list[Too
             "give a list with one, tools=[my_tool]. Built-in tools are chosen by name with "
             'system_tools=["run_shell_command"]'
         )
-    listed = cast("Iterable[Any]", values)
-    return [each if isinstance(each, known) else as_tool(each) for each in listed]
+    listed = cast("Iterable[object]", values)
+    return [cast("Tool", each) if isinstance(each, known) else as_tool(each) for each in listed]
 
 
 def check_system_tools(wanted: object) -> None:
