@@ -446,7 +446,7 @@ class _Waker:
     __slots__ = ("__weakref__", "n_wakes", "waiter")
 
     def __init__(self) -> None:
-        self.n_wakes = 1
+        self.n_wakes: int = 1
         self.waiter: futures.Future[None] | None = None
 
     def wake(self) -> None:
