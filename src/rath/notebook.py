@@ -125,7 +125,7 @@ def _cells(session: Session) -> tuple[str, str, str, str]:
     last = next((each for each in reversed(texts) if isinstance(each, str) and each), "")
     if session.is_pending:
         state = "pending"
-    elif session.body.error(is_read=False) is not None:
+    elif session.core.body.error(is_read=False) is not None:
         state = "failed"
     else:
         state = type(session.outcome).__name__

@@ -410,7 +410,7 @@ class _Search:
         session_id = uuid5(job_id(options.job), _digest(texts))
         if not options.store.holds(session_id):
             edges = [
-                load(options.store, self._candidates[each].session).session.as_parent()
+                load(options.store, self._candidates[each].session).session.core.as_parent()
                 for each in parents
             ]
             rows = ChunkTable((user_text_chunk(json.dumps(texts, ensure_ascii=False, indent=1)),))

@@ -175,7 +175,7 @@ class Profile:
             session: It may be running.
             own: Count the run that made it only, and not those that it came from.
         """
-        self._sources[session.id] = session.body, session.id if own else None
+        self._sources[session.id] = session.core.body, session.id if own else None
 
     def events(self) -> tuple[ProfileEvent, ...]:
         """Return workflow calls, runs, model calls and tool calls, by when they began."""

@@ -205,7 +205,7 @@ def test_a_request_that_cannot_be_proved_says_why(rath: Rath, tmp_path: Path) ->
 def test_a_request_with_another_sha256_is_displayed_in_brief(rath: Rath, tmp_path: Path) -> None:
     out = run(["done"]).synchronize()
     other = Session(out.chunk_table, id=out.id)
-    other.add_entries(*map(with_other_digest, out.record))
+    other.add_entry(*map(with_other_digest, out.record))
     done = rath("explain", *keep(other, tmp_path))
     assert "has another sha256" in " ".join(done.stdout.split())
 
@@ -236,7 +236,7 @@ def test_what_a_merge_left_open_is_reported(rath: Rath, tmp_path: Path) -> None:
     done = rath("explain", *keep(merge, tmp_path), "--changed")
     assert "conflict: a (content); the first side's was kept" in " ".join(done.stdout.split())
     lost = Session(merge.chunk_table, id=merge.id)
-    lost.add_entries(
+    lost.add_entry(
         *(
             structs.replace(entry, theirs=None, n_ours=1)
             if isinstance(entry, Operation) and entry.kind == "merge"
@@ -276,7 +276,7 @@ def test_a_tool_that_raised_is_located(rath: Rath, tmp_path: Path) -> None:
 def test_a_call_without_a_result_is_reported(rath: Rath, tmp_path: Path) -> None:
     out = run([tool_call("f", id="c"), "ok"], FunctionTool("f", lambda *_: 1))
     cut = Session(out.chunk_table.prefix(2), id=out.id)
-    cut.add_entries(*(entry for entry in out.record if not isinstance(entry, ToolRun)))
+    cut.add_entry(*(entry for entry in out.record if not isinstance(entry, ToolRun)))
     rath("explain", *keep(cut, tmp_path), "--where", out="f (c): no result")
 
 
@@ -297,7 +297,7 @@ def test_decisions_and_undone_calls_are_reported(rath: Rath, tmp_path: Path) -> 
         operation=begun.operation, interrupt=wait.id, choice="skip", by="me", call_id="c",
         arguments=None,
     )  # fmt: skip
-    out.add_entries(wait, said, tool_run(decision=said.id))
+    out.add_entry(wait, said, tool_run(decision=said.id))
     done = rath("explain", *keep(out, tmp_path), "--origin", "--where")
     shown = " ".join(done.stdout.split())
     assert "waited for decision: c" in shown

@@ -420,7 +420,9 @@ def test_unrecorded_data_is_not_called_equal(rath: Rath) -> None:
 def test_a_replay_that_differs_is_a_problem(rath: Rath, tmp_path: Path) -> None:
     out = run(["done"]).synchronize()
     other = Session.from_body(
-        Deferred.of(replace(out.body.result(), record=Vector(map(with_other_digest, out.record)))),
+        Deferred.of(
+            replace(out.core.body.result(), record=Vector(map(with_other_digest, out.record)))
+        ),
         out.provenance,
         id=out.id,
     )

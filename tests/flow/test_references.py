@@ -303,7 +303,7 @@ def test_copies_are_what_they_were(duplicate: Callable[[Any], Any]) -> None:
     keyed = flow.Agent("p", Provider(model="m", api_key=CANARY), [nameless])
     again = duplicate(flow.Sequential(Local(), keyed))[1]
     assert again.agent.provider.api_key == CANARY
-    assert duplicate(keyed.agent.agent_session).text() is None
+    assert duplicate(keyed.agent.agent_session).text() == ""
     assert duplicate(nameless).name == "nothing"
 
 

@@ -76,12 +76,12 @@ def test_a_run_that_has_noted_nothing_yet_is_waited_for() -> None:
 
     async def make(_: Deferred[Body]) -> Body:
         await release.wait()
-        return go().body.result()
+        return go().core.body.result()
 
     cell = Deferred.start(make, owner=uuid4(), label="an input", on_cancel=_nothing)
     pending = Session.from_body(cell, Provenance())
     out = Program(ScriptedClient(["one"]), after_release)(pending)
-    assert out.body.latest is None
+    assert out.core.body.latest is None
     with ThreadPoolExecutor(1) as pool:
         again = pool.submit(resumed, out, after_release, [])
         runtime().run(lambda: _set(release), label="a test")
@@ -413,7 +413,7 @@ def test_a_session_of_no_workflow_is_refused() -> None:
 
 def test_a_root_that_is_nowhere_is_named() -> None:
     out = Program(ScriptedClient(["one", "two"]), both)(go()).synchronize()
-    lonely = Session.from_body(out.body, type(out.provenance)(), id=out.id)
+    lonely = Session.from_body(out.core.body, type(out.provenance)(), id=out.id)
     with pytest.raises(PersistenceError, match=r"with which the run .* began"):
         Program(ScriptedClient([]), both).resume(lonely)
 

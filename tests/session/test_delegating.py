@@ -55,8 +55,8 @@ def test_it_works_in_the_same_sandbox_with_the_same_provider() -> None:
     user = Session.from_user_message("go").to("local", provider=provider)
     child = user.delegate("look")
     assert child.provider is provider
-    with user.placement.held() as sandbox:
-        assert child.placement.held() is sandbox
+    with user.core.placement.held() as sandbox:
+        assert child.core.placement.held() is sandbox
 
 
 def test_a_parent_that_waits_is_passed_on_and_one_that_was_stopped_is_not() -> None:

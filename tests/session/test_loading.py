@@ -186,7 +186,7 @@ def test_how_a_run_stands_that_was_cut_off(
 ) -> None:
     loaded = cut_off(store, *lines)
     assert (loaded.session.outcome, loaded.is_finished) == (outcome, False)
-    assert loaded.session.body.result().unfinished == loaded.unfinished
+    assert loaded.session.core.body.result().unfinished == loaded.unfinished
     assert {name: getattr(loaded.unfinished, name) for name in left} == left
 
 

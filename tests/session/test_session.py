@@ -329,9 +329,9 @@ def test_a_picture_of_a_failed_run_tells_the_error_and_does_not_count_as_reading
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     session = run([RuntimeError("the endpoint is gone")])
-    wait_until(session.body.done, "the run does not end")
+    wait_until(session.core.body.done, "the run does not end")
     assert "failed='RuntimeError: the endpoint is gone" in repr(session)
-    session.body.tell_unread()
+    session.core.body.tell_unread()
     assert "nobody read its result" in caplog.text
 
 

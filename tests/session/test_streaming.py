@@ -260,7 +260,7 @@ def test_leaving_the_reading_leaves_the_run_alone(gate: Gate) -> None:
             await stream.aclose()
 
     asyncio.run(first_event())
-    assert not session.body.is_watched
+    assert not session.core.body.is_watched
     gate.open()
     assert session.text() == "done"
 

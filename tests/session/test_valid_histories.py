@@ -164,22 +164,22 @@ def session_of(body: Body) -> Session:
 def histories(draw: st.DrawFn) -> Body:
     """The content of a session, however it was derived."""
     root = draw(grown(Body(ChunkTable())))
-    session = draw(grown(root.body.result()))
+    session = draw(grown(root.core.body.result()))
     match draw(st.sampled_from(["as it is", "prefix", "fork", "detach", "merge", "cancelled"])):
         case "prefix":
-            body = session.body.result()
+            body = session.core.body.result()
             n_rows = draw(st.integers(0, len(body.table)))
             return replace(body, table=ChunkTable(body.table.vector.prefix(n_rows)))
         case "fork":
-            return session.fork().body.result()
+            return session.fork().core.body.result()
         case "detach":
-            return session.detach().body.result()
+            return session.detach().core.body.result()
         case "merge":
-            return session.merge(draw(grown(root.body.result()))).body.result()
+            return session.merge(draw(grown(root.core.body.result()))).core.body.result()
         case "cancelled":
-            return session.body.result().cancelled(session.id)
+            return session.core.body.result().cancelled(session.id)
         case _:
-            return session.body.result()
+            return session.core.body.result()
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -205,12 +205,12 @@ def test_any_history_is_valid_for_its_vendor(name: str, body: Body, data: st.Dat
 @pytest.mark.parametrize("name", ASKED)
 @given(root=grown(Body(ChunkTable())), data=st.data())
 def test_a_history_that_grows_stays_valid(name: str, root: Session, data: st.DataObject) -> None:
-    before = root.body.result()
+    before = root.core.body.result()
     rendition = _rendition(name, before)
     sent = rendition.draft.body()
     CHECKS[name](sent)
     # A run goes on with a turn, of whoever answered.
-    after = data.draw(grown(before, st.lists(assistant_rows(), max_size=1))).body.result()
+    after = data.draw(grown(before, st.lists(assistant_rows(), max_size=1))).core.body.result()
     rendition.follow(after)
     CHECKS[name](rendition.draft.body())
     assert rendition.draft.body() == _rendition(name, after).draft.body()

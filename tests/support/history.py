@@ -62,14 +62,14 @@ def without(session: Session, kind: EvidenceKind) -> Session:
 
 def filtered(session: Session, keep: Callable[[Entry], bool]) -> Session:
     """Return a session whose record, and those of all that it came from, hold only some entries."""
-    body = with_late(session.record, session.synchronize().body.result())
+    body = with_late(session.record, session.synchronize().core.body.result())
     counts = _counts(session.id, body, session.provenance, keep)
     change = partial(_filter_record, keep=keep, counts=counts)
     return Session.from_body(
         Deferred.of(replace(body, record=change(body.record))),
         _filter_parents(session.provenance, change),
         id=session.id,
-        placement=session.placement.share(),
+        placement=session.core.placement.share(),
     )
 
 

@@ -106,7 +106,7 @@ def verdict(name: str = "good") -> Verdict:
 def cancelled_session(text: str = "go") -> Session:
     """Return a session whose run was cancelled."""
     session = Session.from_user_message(text)
-    body = session.body.result().cancelled(session.id)
+    body = session.core.body.result().cancelled(session.id)
     return Session.from_body(Deferred.of(body), session.provenance, id=session.id)
 
 

@@ -14,7 +14,7 @@ from tests.support.api import Event, RangeSource, count_in_ranges, entry_parts, 
 
 def header_for(session: Session, *sources: Session, at: datetime | None = None) -> Header:
     """Return the header of a session that begins with what `sources` hold."""
-    body = session.body.result()
+    body = session.core.body.result()
     lineage = session.lineage
     return Header(
         session=session.id,
@@ -42,7 +42,7 @@ def header_for(session: Session, *sources: Session, at: datetime | None = None) 
 
 def lines_for(session: Session, *sources: Session, at: datetime | None = None) -> list[Event]:
     """Return all lines of a session that has ended, perhaps at another time than now."""
-    body, header = session.body.result(), header_for(session, *sources, at=at)
+    body, header = session.core.body.result(), header_for(session, *sources, at=at)
     n_rows, n_entries = count_in_ranges(header.rows), count_in_ranges(header.entries)
     rows = enumerate(body.table.since(n_rows), start=n_rows)
     late = session.record.since(len(body.record))

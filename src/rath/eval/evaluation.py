@@ -237,10 +237,10 @@ def _first_session(example: Example) -> Session:
         provenance = given.provenance
         own = tuple(extra for extra in provenance.extras if extra[0] != PLACE)
         return Session.from_body(
-            Deferred.of(given.body.result()),
+            Deferred.of(given.core.body.result()),
             replace(provenance, extras=(*own, row)),
             id=given.id,
-            placement=given.placement.share(),
+            placement=given.core.placement.share(),
             provider=given.provider,
             lineage=given.lineage,
         )
@@ -384,9 +384,9 @@ def _record(session: Session, verdicts: Sequence[Verdict], store: SessionStore) 
         )
     ]
     try:
-        session.add_entries(*entries)
+        session.add_entry(*entries)
     except PersistenceError:
-        load(store, session.id).session.add_entries(*entries)
+        load(store, session.id).session.add_entry(*entries)
 
 
 def _expected_text(example: Example) -> str | None:

@@ -81,7 +81,7 @@ def write_page(
         raise JobError(f"there is no job {evaluation.job!r} in {evaluation.store.where}")
     heads = [record, *(each for found in shown for each in found.values())]
     page_limits = PageLimits(max_chars=chosen.max_chars, max_diff_chars=chosen.max_chars)
-    data = PageEncoder(page_limits).encode(nodes_of(each.as_parent() for each in heads))
+    data = PageEncoder(page_limits).encode(nodes_of(each.core.as_parent() for each in heads))
     board = {
         "name": evaluation.job,
         "scorers": list(dict.fromkeys(each.scorer for run in evaluations for each in run.items)),
@@ -93,7 +93,7 @@ def write_page(
     noun = "Evaluation" if board["scorers"] else "Job"
     page = page_html(
         data,
-        [record.as_parent()],
+        [record.core.as_parent()],
         title=f"{noun} {evaluation.job}",
         board=valid_unicode(json.dumps(board, ensure_ascii=False, allow_nan=False)),
     )

@@ -280,7 +280,7 @@ def _submit(store: MemoryStore, session: Session, acommit: _Commit) -> MemoryCom
 
 async def _acommit(lease: Lease, session: Session, *, wait: bool = False) -> MemoryResult:
     try:
-        body = await session.body
+        body = await session.core.body
         return await _acommit_body(lease, session, body, wait=wait)
     finally:
         lease.drop()
@@ -288,7 +288,7 @@ async def _acommit(lease: Lease, session: Session, *, wait: bool = False) -> Mem
 
 async def _acommit_ended(lease: Lease, session: Session, *, run: UUID) -> MemoryResult:
     try:
-        body = await session.body
+        body = await session.core.body
         if (stopped := suspension(body)) is not None:
             _log.info("%s is left out: the run ended as %r", _label(session), stopped)
             return MemoryCommitResult(task_id=None, archived_uri=None, extracted_count=0)

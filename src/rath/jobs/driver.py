@@ -195,12 +195,16 @@ class JobDriver:
         spec = self._spec
         earlier = await runtime().call_in_worker(partial(load_job, spec.store, spec.name))
         self._take_earlier(earlier)
-        if earlier is not None and (report := report_of(earlier.body.result().record)):
+        if earlier is not None and (report := report_of(earlier.core.body.result().record)):
             self._spec = replace(spec, used_usd=report.usd)
         with self._progress:
-            if not self._todo and earlier is not None and earlier.body.result().unfinished is None:
+            if (
+                not self._todo
+                and earlier is not None
+                and earlier.core.body.result().unfinished is None
+            ):
                 self._tell_ready()
-                return earlier.body.result()
+                return earlier.core.body.result()
             async with JobLog(spec.name, spec.store, cell, earlier) as log:
                 await self._note_start(log)
                 self._tell_ready()
@@ -209,7 +213,7 @@ class JobDriver:
         return log.body
 
     def _take_earlier(self, earlier: Session | None) -> None:
-        attempts = {} if earlier is None else attempts_of(earlier.body.result().record)
+        attempts = {} if earlier is None else attempts_of(earlier.core.body.result().record)
         for item in self._plan.items:
             for attempt in attempts.get(item.run, ()):
                 item.take(attempt)
@@ -289,7 +293,7 @@ class JobDriver:
         items = [self._todo.popleft() for _ in range(n_next)]
         given = [item.input for item in items]
         for session in given:
-            await session.body
+            await session.core.body
         if not self._engine.is_local:
             given = [input_of(item.run, each) for item, each in zip(items, given, strict=True)]
             await runtime().call_in_worker(partial(save_many, given, store=self._spec.store))
@@ -395,10 +399,10 @@ class JobDriver:
 def input_of(run: UUID, session: Session) -> Session:
     """Return the session with which the run of an item begins, under the id it has in a store."""
     return Session.from_body(
-        session.body,
+        session.core.body,
         session.provenance.copied_from(session.id),
         id=uuid5(run, "input"),
-        placement=session.placement.share(),
+        placement=session.core.placement.share(),
         provider=session.provider,
         lineage=session.lineage,
     )

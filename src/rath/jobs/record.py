@@ -153,7 +153,7 @@ class JobLog:
         identity = Identity.of(session, provenance_of(name), Placement())
         plan = RecordingPlan(store=store, durability=default_durability())
         self._session = session
-        self._earlier = None if earlier is None else earlier.body.result()
+        self._earlier = None if earlier is None else earlier.core.body.result()
         self._log = RunLog(session, cell, Recorder(plan, identity, cell))
         self._operation = uuid4()
 

@@ -155,7 +155,7 @@ class _Attempt:
                 self._out = await runtime().call_in_worker(start)
                 if self._cancelled.is_set() and self._inside is not None:
                     self._inside.cancel()
-                await self._out.body
+                await self._out.core.body
             except (SessionBusy, SessionChanged) as other:
                 # It was free, and another worker has written it since: go on with that.
                 n_changed += isinstance(other, SessionChanged)
@@ -196,7 +196,7 @@ class _Attempt:
         """Wait until the run that was cancelled has ended."""
         if self._out is not None:
             try:
-                await self._out.body
+                await self._out.core.body
             except Exception:  # noqa: BLE001  # the timeout is what is told of it
                 return
 
@@ -206,7 +206,7 @@ class _Attempt:
         usage: RathLLMTokenUsage | None = None
         usd: Decimal | None = None
         if body is not None and isinstance(given, Session):
-            usage, usd = _spent(body, given.body.latest)
+            usage, usd = _spent(body, given.core.body.latest)
         over_budget = isinstance(problem, JobBudgetExceeded)
         status: ItemStatus = "done"
         error: str | None = None
@@ -240,7 +240,7 @@ def _made_so_far(out: Session) -> Body | None:
 
     Of several that it would have been made of, that with the longest record.
     """
-    steps = [Edge(out.id, out.body, out.provenance)]
+    steps = [Edge(out.id, out.core.body, out.provenance)]
     found: list[Body] = []
     for step in steps:
         latest = None if step.body is None else step.body.latest

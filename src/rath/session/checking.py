@@ -111,12 +111,12 @@ class Checking(SessionBase):
             entries = context.check(self, name, judge)
         else:
             command = BackendToolCommandRun(cmd, env=env, cwd=cwd, timeout=timeout)
-            sandbox = self.placement.held()
+            sandbox = self.core.placement.held()
             where = (self.id, place)
             entries = runtime().run(
                 lambda: _ajudge(name, command, sandbox, where), label=f"check {name!r}"
             )
-        self.add_entries(*entries)
+        self.add_entry(*entries)
         collect_session(self)
         verdict = entries[-1]
         assert isinstance(verdict, Verdict)
@@ -143,7 +143,7 @@ class Checking(SessionBase):
             raise ValueError(f"verdict {verdict.name!r} is not in the record of session {self.id}")
         if entry.is_stale:
             return False
-        sandbox = self.placement.held()
+        sandbox = self.core.placement.held()
         digest = runtime().run(sandbox.aworkspace_digest, label="a digest of the workspace")
         # A backend that has no digest leaves the record as the only witness.
         return None in (digest, verdict.workspace_digest) or digest == verdict.workspace_digest
@@ -151,7 +151,7 @@ class Checking(SessionBase):
 
 def _verdicts(session: SessionBase) -> tuple[VerdictStatus, ...]:
     record = session.record
-    line = changes.line_of(record, changes.here_of(session.placement)).current
+    line = changes.line_of(record, changes.here_of(session.core.placement)).current
     standing = {step.entry.id: at for at, step in enumerate(line)}
     inner = changes.inner_operations(record)
     return tuple(

@@ -115,7 +115,7 @@ def run_session_compress(
     candidates = candidates_for(provider, executor, on_event, origin=origin)
     check_budget("run_session_compress", candidates)
     place, served = begin_operation("compress", user_session, agent_session, candidates)
-    cells = (user_session.body, agent_session.body)
+    cells = (user_session.core.body, agent_session.core.body)
     earlier: RecordedSession | UnfinishedCompression | None = None
     if served is None and current_source() is not None:
         earlier = _find_earlier_compression(place, cells)
@@ -130,9 +130,9 @@ def run_session_compress(
         row=RowId(session_id, 0),
     )
     kind = LineageKind.OP_SESSION_COMPRESS
-    parents = (user_session.as_parent(), agent_session.as_parent())
+    parents = (user_session.core.as_parent(), agent_session.core.as_parent())
     provenance = stamped(session_id, "run_session_compress", kind, parents, _EXTRAS)
-    placement = user_session.placement.share()
+    placement = user_session.core.placement.share()
     lineage = SessionLineage(user_session.id, agent_session.id, "run_session_compress")
     plan = _CompressPlan(
         session=session_id,
@@ -165,7 +165,7 @@ def run_session_compress(
 
 def _submit(plan: _CompressPlan, user_session: Session) -> Session:
     session_id, before, cells, site = plan.session, plan.before, plan.cells, plan.started_at
-    inherited = user_session.inheritor()
+    inherited = user_session.core.inheritor()
 
     async def execute(cell: Deferred[Body]) -> Body:
         user, agent = inherited(await cells[0]), await cells[1]
@@ -196,7 +196,9 @@ def _submit(plan: _CompressPlan, user_session: Session) -> Session:
     else:
         cell, _ = submit_once(session_id, None if before is None else before.origin, start)
     out = plan.made(cell, plan.placement)
-    return out if plan.known is None else out.taking_over(plan.known.late)
+    if plan.known is not None:
+        out.core.late = plan.known.late
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,20 +114,20 @@ class Branching(SessionBase):
             raise ValueError(f"unknown workspace {workspace!r}: expected 'share' or 'copy'")
         plan = self._plan("fork", placement=Placement() if workspace == "copy" else None)
         if workspace == "copy":
-            origin = self.frozen_files("a fork with a workspace of its own")
+            origin = frozen_files(self, "a fork with a workspace of its own")
             plan = plan._replace(
-                placement=self._placement.beginning_with(origin),
+                placement=self.core.placement.beginning_with(origin),
                 workspace=workspace,
-                origin=self.origin_of_files(),
+                origin=origin_of_files(self),
                 extras=(("workspace", workspace),),
                 after=(origin.frozen,),
             )
-        return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
+        return self._new_session(plan, partial(branched, self.core.inheritor()), self.core.body)
 
     def detach(self) -> Self:
         """Return a session with the same rows and no parents, in the same sandbox."""
         plan = self._plan("detach")._replace(parents=())
-        return self._new_session(plan, partial(branched, self.inheritor()), self._cell)
+        return self._new_session(plan, partial(branched, self.core.inheritor()), self.core.body)
 
     def merge(self, other: Branching, *, files: MergedFiles | None = None) -> Self:
         """Return this session's rows and then those of `other` that it does not share.
@@ -150,18 +150,18 @@ class Branching(SessionBase):
         """
         if not isinstance(other, Branching):
             raise TypeError(f"merge needs another Session, not {type(other).__name__}")
-        _require_one_backend(self._placement, other.placement, files)
+        _require_one_backend(self.core.placement, other.core.placement, files)
         plan = self._plan("merge", other, placement=None if files is None else Placement())
         if files is not None:
             plan = self._with_merged_files(plan, other, files)
-        derive = partial(merged, self.inheritor(), other.inheritor())
-        return self._new_session(plan, derive, self._cell, other.body)
+        derive = partial(merged, self.core.inheritor(), other.core.inheritor())
+        return self._new_session(plan, derive, self.core.body, other.core.body)
 
     def _with_merged_files(
         self, plan: _Derivation, other: Branching, files: MergedFiles
     ) -> _Derivation:
         sides = {"ours": (self,), "theirs": (other,), "three-way": (self, other)}[files]
-        frozen = [side.frozen_files(f"a merge with files={files!r}") for side in sides]
+        frozen = [frozen_files(side, f"a merge with files={files!r}") for side in sides]
         origin = (
             frozen[0]
             if len(frozen) == 1
@@ -169,14 +169,14 @@ class Branching(SessionBase):
         )
         if (
             isinstance(origin, session_files.MergeOrigin)
-            and self._placement.is_open
-            and other.placement.is_open
+            and self.core.placement.is_open
+            and other.core.placement.is_open
         ):
             origin.require_common_files()
         return plan._replace(
-            placement=sides[0].placement.beginning_with(origin),
+            placement=sides[0].core.placement.beginning_with(origin),
             workspace=files,
-            origin=sides[0].origin_of_files(),
+            origin=origin_of_files(sides[0]),
             extras=(("files", files),),
             after=tuple(each.frozen for each in frozen),
         )
@@ -200,16 +200,20 @@ class Branching(SessionBase):
             BackendError: The backend cannot copy a workspace. When the new sandbox is opened: files
                 are not as the record says the session left them.
         """
-        content = self.inherited(self._cell.result())
+        content = self.core.inherited(self.core.body.result())
         undo = changes.plan_undo(
-            content, call, session=self.id, gaps=gaps, here=changes.here_of(self._placement)
+            content,
+            call,
+            session=self.id,
+            gaps=gaps,
+            here=changes.here_of(self.core.placement),
         )
-        origin = session_files.UndoOrigin(self.frozen_files("an undo"), undo.changes)
-        plan = self._plan("fork", placement=self._placement.beginning_with(origin))._replace(
+        origin = session_files.UndoOrigin(frozen_files(self, "an undo"), undo.changes)
+        plan = self._plan("fork", placement=self.core.placement.beginning_with(origin))._replace(
             operator="Session.undo",
             workspace="undo",
             undone=undo.call.id,
-            origin=self.origin_of_files(),
+            origin=origin_of_files(self),
             extras=(("call", undo.call.call_id),),
         )
         return self._new_session(plan, partial(branched, _as_it_is), Deferred.of(undo.body))
@@ -230,10 +234,12 @@ class Branching(SessionBase):
         row = _user_row("a task is text", task, images)
         plan = self._plan("delegate")
         rows = ChunkTable().born_in(plan.id, [row])
-        content = self._cell.latest if self._cell.done() else None
+        content = self.core.body.latest if self.core.body.done() else None
         extras = () if content is None else ((PARENT_ROWS, len(content.table)),)
         plan = plan._replace(extras=extras, new_rows=rows.rows)
-        return self._new_session(plan, partial(delegated, rows, self.inheritor()), self._cell)
+        return self._new_session(
+            plan, partial(delegated, rows, self.core.inheritor()), self.core.body
+        )
 
     def say(self, text: str, images: Sequence[ImageSource] | None = ()) -> Self:
         """Return a child of this session in which the user says `text` next.
@@ -251,42 +257,21 @@ class Branching(SessionBase):
         """
         row = _user_row("what the user says is text", text, images)
         plan = self._plan("input")._replace(new_rows=(row,))
-        return self._new_session(plan, partial(continued, row, self.inheritor()), self._cell)
+        return self._new_session(
+            plan, partial(continued, row, self.core.inheritor()), self.core.body
+        )
 
     def _plan(
         self, operation: DerivedKind, *others: Branching, placement: Placement | None = None
     ) -> _Derivation:
         place = derived_place(operation, self, *others)
         # Forks are many, and have one parent.
-        parents: tuple[Edge, ...] = (self.as_parent(),)
+        parents: tuple[Edge, ...] = (self.core.as_parent(),)
         if others:
-            parents += tuple(other.as_parent() for other in others)
-        placement = placement or self._placement.share()
+            parents += tuple(other.core.as_parent() for other in others)
+        placement = placement or self.core.placement.share()
         operator, kind = _OPERATORS[operation]
         return _Derivation(place.new_id(), place, operator, kind, operation, parents, placement)
-
-    def frozen_files(self, operation: str) -> CopyOrigin:
-        """Return the files of this session, frozen now or when its run has ended.
-
-        Raises:
-            ValueError: It has no place.
-            BackendError: The backend cannot copy a workspace.
-        """
-        if not self._placement.is_chosen:
-            raise ValueError(
-                f"{operation} needs the files of session {self.id}, which has no sandbox to copy "
-                'them from; place it first, for example session.to("local", spec="./project")'
-            )
-        above = session_files.origin_above(self._placement.origin)
-        return session_files.CopyOrigin(
-            session_files.freeze(self._cell, self._placement, self.id), self.id, above
-        )
-
-    def origin_of_files(self) -> str | None:
-        """Return the handle of this session's sandbox; None where the record has to tell it."""
-        here = self._placement.here
-        # The run that is still going may open the sandbox.
-        return here if here or self._cell.done() else None
 
     def _new_session(
         self, plan: _Derivation, derive: Callable[..., Body], *cells: Deferred[Body]
@@ -322,14 +307,42 @@ class Branching(SessionBase):
             stamped(session_id, plan.operator, plan.kind, plan.parents, plan.extras),
             id=session_id,
             placement=_placement_of(plan, before),
-            provider=self._provider,
+            provider=self.core.provider,
         )
         note_content(derivation)
         if before is not None:
-            return derivation.taking_over(before.late)
+            derivation.core.late = before.late
+            return derivation
         collect_session(derivation)
         keep_derivation(derivation)
         return derivation
+
+
+def frozen_files(session: SessionBase, operation: str) -> CopyOrigin:
+    """Return the files of a session, frozen now or when its run has ended.
+
+    Raises:
+        ValueError: It has no place.
+        BackendError: The backend cannot copy a workspace.
+    """
+    if not session.core.placement.is_chosen:
+        raise ValueError(
+            f"{operation} needs the files of session {session.id}, which has no sandbox to copy "
+            'them from; place it first, for example session.to("local", spec="./project")'
+        )
+    above = session_files.origin_above(session.core.placement.origin)
+    return session_files.CopyOrigin(
+        session_files.freeze(session.core.body, session.core.placement, session.id),
+        session.id,
+        above,
+    )
+
+
+def origin_of_files(session: SessionBase) -> str | None:
+    """Return the handle of a session's sandbox; None where the record has to tell it."""
+    here = session.core.placement.here
+    # The run that is still going may open the sandbox.
+    return here if here or session.core.body.done() else None
 
 
 def _user_row(expected: str, text: object, images: Sequence[ImageSource] | None) -> ChunkRow:

@@ -205,7 +205,7 @@ async def ask_hook(
 
 def waits(session: Session) -> bool:
     """Tell whether a session waits for somebody; never waits itself."""
-    if session.is_pending or session.body.error() is not None:
+    if session.is_pending or session.core.body.error() is not None:
         return False
     outcome = session.outcome
     return isinstance(outcome, Suspended) and not isinstance(outcome, Cancelled)
@@ -218,7 +218,7 @@ def note_output(output: Session, changes: Sequence[PassedOn]) -> None:
     read what came of it. A failed one gets no entry.
     """
     # A run that is still going keeps these, and not the session.
-    cell, session, chain = output.body, output.id, chain_to(output.id, changes)
+    cell, session, chain = output.core.body, output.id, chain_to(output.id, changes)
 
     def amended(body: Body) -> Body:
         entries = _outputs_changed(chain, session, body.record)
@@ -232,7 +232,7 @@ def note_output(output: Session, changes: Sequence[PassedOn]) -> None:
     if cell.error() is None:
         entries = _outputs_changed(chain, session, output.record)
         if entries:
-            output.add_entries(*entries)
+            output.add_entry(*entries)
 
 
 def _outputs_changed(chain: Sequence[PassedOn], session: UUID, record: Record) -> list[Change]:

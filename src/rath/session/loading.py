@@ -333,7 +333,7 @@ def _load(
     if loaded.problem is None and loaded.reader.takes_more:
         # So that what comes to the session late is added to its log.
         session = loaded.session
-        remember_loaded(session.body, session.id, where, place=loaded.place)
+        remember_loaded(session.core.body, session.id, where, place=loaded.place)
     return loaded
 
 
@@ -397,7 +397,7 @@ def stored_at(session: Session) -> tuple[str, UUID]:
             "pickle it once it was awaited, or send its id, which Session.load(id) takes",
         )
     writing = running_writer(session.id)
-    writers = (*writers_of(session.body), *((writing,) if writing is not None else ()))
+    writers = (*writers_of(session.core.body), *((writing,) if writing is not None else ()))
     own = [each for each in writers if each.session == session.id and not each.is_alone]
     urls = ((each.store, portable_url(each.store)) for each in own)
     store, url = next(((store, url) for store, url in urls if url is not None), (None, None))
@@ -407,7 +407,7 @@ def stored_at(session: Session) -> tuple[str, UUID]:
             f"session {session.id} is stored nowhere that another process can load it from{where}",
             "call session.save() before, or run it with persist=True",
         )
-    if session.body.error() is None:
+    if session.core.body.error() is None:
         save(session, store=store)
     else:
         settle(session.id, store)
@@ -508,7 +508,7 @@ def keep_derivation(session: Session) -> None:
     try:
         store = explicit or default_store()
         put = partial(_store_in_background, store, _complete_session(session), runs_above.get())
-        if not session.body.at_end(put):
+        if not session.core.body.at_end(put):
             put()
     except (PersistenceError, RuntimeError, ValueError, LookupError, OSError) as exc:
         _log.error("session %s is not stored: %s", session.id, exc)
@@ -601,15 +601,15 @@ def _tell_late_failure(session: UUID, done: Future[None]) -> None:
 
 
 def _complete_session(session: Session) -> CompleteSession:
-    edge = session.as_parent()
+    edge = session.core.as_parent()
     who = Identity.of(
         session.id,
         session.provenance,
-        session.placement,
+        session.core.placement,
         provider=session.provider,
         lineage=session.lineage,
     )
-    return CompleteSession(who=who, cell=session.body, late=edge.late)
+    return CompleteSession(who=who, cell=session.core.body, late=edge.late)
 
 
 def _write_alone(complete: CompleteSession, store: FileStore) -> LogWriter:
@@ -635,14 +635,14 @@ def follow(session: UUID | str, store: SessionStore | str | None = None) -> Sess
         partial(_read_along, opened, loaded),
         owner=uuid4(),
         label=f"reading session {short_id(known.id)} as it comes",
-        on_cancel=lambda latest: latest or known.body.result(),
+        on_cancel=lambda latest: latest or known.core.body.result(),
         at_exit="leave",
     )
     followed = Session.from_body(
         body,
         known.provenance,
         id=known.id,
-        placement=known.placement.share(),
+        placement=known.core.placement.share(),
         provider=known.provider,
         lineage=known.lineage,
     )
@@ -651,7 +651,7 @@ def follow(session: UUID | str, store: SessionStore | str | None = None) -> Sess
 
 async def _read_along(store: SessionStore, loaded: Loaded, cell: Deferred[Body]) -> Body:
     """Apply the events of a log as they come, and return the session when nobody writes it."""
-    content, session = loaded.session.body.result(), loaded.session.id
+    content, session = loaded.session.core.body.result(), loaded.session.id
     rows = GrowingVector(content.table.vector)
     record = GrowingVector(content.record)
     state = State(session, rows, record)
@@ -673,7 +673,7 @@ async def _read_along(store: SessionStore, loaded: Loaded, cell: Deferred[Body])
             )
         )
     whole = await runtime().call_in_worker(partial(load, store, session))
-    return whole.session.body.result()
+    return whole.session.core.body.result()
 
 
 def _next(lines: Iterator[bytes]) -> bytes | None:

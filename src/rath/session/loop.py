@@ -225,7 +225,7 @@ def announce_run(session: Session) -> None:
         watcher(session)
     for watcher in _watchers:
         start = partial(_start, partial(_tell, watcher, session))
-        if not session.body.at_end(start):
+        if not session.core.body.at_end(start):
             start()
 
 
@@ -333,7 +333,7 @@ def run_session_loop(
         register_run(user_session, agent_session, out)
         return out if lazy else out.synchronize()
     goes_on = None if before is None else before.goes_on
-    placement = (before and before.placement) or user_session.placement
+    placement = (before and before.placement) or user_session.core.placement
     if executor is None and not placement.is_chosen:
         recorded = _recorded_tools(served, goes_on)
         offers = {name: offers[name] for name in without_sandbox_tools(table, recorded=recorded)}
@@ -344,8 +344,8 @@ def run_session_loop(
     session_id = place.new_id() if before is None else before.session
     plan = LoopPlan(
         session=session_id,
-        user=user_session.inheritor(),
-        cells=(user_session.body, agent_session.body) if before is None else before.cells,
+        user=user_session.core.inheritor(),
+        cells=(user_session.core.body, agent_session.core.body) if before is None else before.cells,
         provider=provider,
         candidates=candidates,
         dispatch_tool=None if executor is None else executor.dispatch_tool,
@@ -377,7 +377,7 @@ def run_session_loop(
             path=persist_path,
             sandbox_handle_id=sandbox_handle_id,
             durability=durability,
-            goes_on_from=None if goes_on is None else user_session.body,
+            goes_on_from=None if goes_on is None else user_session.core.body,
         ),
     )
     out = _submit(plan, user_session, None if before is None else before.origin)
@@ -394,7 +394,7 @@ def _recorded_tools(served: ServedRun | None, goes_on: ResumePoint | None) -> Co
 
 
 def _provenance(session_id: UUID, user_session: Session, agent_session: Session) -> Provenance:
-    parents = (user_session.as_parent(), agent_session.as_parent())
+    parents = (user_session.core.as_parent(), agent_session.core.as_parent())
     return stamped(session_id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents)
 
 
@@ -475,7 +475,7 @@ def submit_once(
 
 def _may_resume(user_session: Session) -> bool:
     """Tell whether an earlier run may be served or resumed here."""
-    cell = user_session.body
+    cell = user_session.core.body
     if current_source() is not None:
         return True
     return cell.done() and cell.error() is None and isinstance(cell.result().outcome, Suspended)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from rath.session.graph.kind import LineageKind
-from rath.session.session import Session
+from rath.session.session import Session, leaf
 
 
 def create_user_session(message: str) -> Session:
     """Return a session in which the user says `message`, stamped as a leaf of the graph."""
-    return Session.leaf(message, kind=LineageKind.LEAF_USER, operator="create_user_session")
+    return leaf(message, kind=LineageKind.LEAF_USER, operator="create_user_session")
 
 
 def create_system_session(prompt: str) -> Session:
     """Return a session of an agent's instructions, stamped as a leaf of the graph."""
-    return Session.leaf(prompt, kind=LineageKind.LEAF_SYSTEM, operator="create_system_session")
+    return leaf(prompt, kind=LineageKind.LEAF_SYSTEM, operator="create_system_session")
 
 
 def fork_session(from_session: Session) -> Session:

@@ -627,12 +627,16 @@ def find_earlier_run(user: Session, agent: Session, place: Place) -> EarlierRun 
 
 def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
     """Return the run that made `user`, where it waits and belongs to this agent."""
-    if not user.body.done() or user.body.error() is not None or not agent.body.done():
+    if (
+        not user.core.body.done()
+        or user.core.body.error() is not None
+        or not agent.core.body.done()
+    ):
         return None
     outcome = user.outcome
     if not isinstance(outcome, Suspended) or isinstance(outcome, Cancelled):
         return None
-    before = resume_point(user.body.result(), user.id, late=user.record)
+    before = resume_point(user.core.body.result(), user.id, late=user.record)
     if before is None or outcome.session not in (user.id, *before.children):
         return None
     # Within the program that made it, a session that waits is passed on to what comes next.
@@ -640,8 +644,8 @@ def _waiting(user: Session, agent: Session, place: Place) -> EarlierRun | None:
     is_passed_on = place.run is not None and place.run == began.place.run
     if is_passed_on or began.head != tuple(agent.chunk_table):
         return None
-    origin = latest_run(user.body)
-    if is_superseded(user.body):
+    origin = latest_run(user.core.body)
+    if is_superseded(user.core.body):
         return _join_latest(user, agent, origin)
     earlier = _earlier_run(user, agent, origin, before)
     return (
@@ -654,7 +658,7 @@ def _join_latest(user: Session, agent: Session, origin: Deferred[Body]) -> Earli
     written = origin.latest
     if not origin.done() or origin.error() is None or written is None:
         again = EarlierRun(
-            session=user.id, provenance=None, lineage=None, cells=(origin, agent.body)
+            session=user.id, provenance=None, lineage=None, cells=(origin, agent.core.body)
         )
         return replace(again, complete_run=_same_run(user, origin))
     before = resume_point(written, user.id)
@@ -679,7 +683,7 @@ def _still_waiting(
 def _earlier_run(
     user: Session, agent: Session, origin: Deferred[Body], before: ResumePoint
 ) -> EarlierRun:
-    cells = (Deferred.of(before.body), agent.body)
+    cells = (Deferred.of(before.body), agent.core.body)
     return EarlierRun(
         session=user.id,
         provenance=user.provenance,
@@ -695,7 +699,7 @@ def _same_run(user: Session, content: Deferred[Body]) -> Session:
         content,
         user.provenance,
         id=user.id,
-        placement=user.placement.share(),
+        placement=user.core.placement.share(),
         provider=user.provider,
         lineage=user.lineage,
     )
@@ -704,14 +708,14 @@ def _same_run(user: Session, content: Deferred[Body]) -> Session:
 def _resume_found(
     found: RecordedSession, user: Session, agent: Session, place: Place
 ) -> EarlierRun | None:
-    content, cells, origin = found.content, (user.body, agent.body), found.body
+    content, cells, origin = found.content, (user.core.body, agent.core.body), found.body
     earlier = EarlierRun(
         session=found.id,
         provenance=None,
         lineage=None,
         cells=cells,
         origin=origin,
-        placement=found.placed(user.placement),
+        placement=found.placed(user.core.placement),
     )
     if not found.body.done():
         return replace(earlier, complete_run=_session_of(found, found.body, user, agent))
@@ -734,16 +738,17 @@ def _session_of(
     found: RecordedSession, body: Deferred[Body], user: Session, agent: Session
 ) -> Session:
     """Return the session that was found, as the call makes it now."""
-    parents = (user.as_parent(), agent.as_parent())
+    parents = (user.core.as_parent(), agent.core.as_parent())
     session = Session.from_body(
         body,
         stamped(found.id, "run_session_loop", LineageKind.OP_SESSION_LOOP, parents),
         id=found.id,
-        placement=found.placed(user.placement).share(),
+        placement=found.placed(user.core.placement).share(),
         provider=user.provider,
         lineage=SessionLineage(user.id, agent.id),
     )
-    return session.taking_over(found.late)
+    session.core.late = found.late
+    return session
 
 
 def _check_resume(

@@ -110,8 +110,8 @@ def select_session(
             return _chosen(earlier, workflow_descriptions)
     check_budget("select_session", shot.candidates)
     budget = Budget(provider, session=user_session.id, run=shot.operation)
-    cells = (user_session.body, agent_session.body)
-    inherited, site = user_session.inheritor(), call_site()
+    cells = (user_session.core.body, agent_session.core.body)
+    inherited, site = user_session.core.inheritor(), call_site()
     entries: list[Entry] = []
 
     def note(entry: Entry) -> None:
@@ -146,7 +146,7 @@ def select_session(
     finally:
         # Together, so that no crash leaves a call without what it was made for, or the reverse.
         if entries:
-            user_session.add_entries(*entries)
+            user_session.add_entry(*entries)
         collect_session(user_session)
     return (NOTHING, "") if choice is None else _chosen(choice, workflow_descriptions)
 
@@ -168,7 +168,7 @@ def _operation(
 def _chosen_before(
     place: Place, user: Session, agent: Session, question: str
 ) -> RathLLMChatChoice | None:
-    bodies = (user.inherited(user.body.result()), agent.body.result())
+    bodies = (user.core.inherited(user.core.body.result()), agent.core.body.result())
     choice: RathLLMChatChoice | None = _find_selection(place, user.record, bodies, question)
     return choice
 

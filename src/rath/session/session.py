@@ -15,6 +15,7 @@ from rath.backend.abc import BackendSandbox, BackendSandboxSpec
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.image import ImageSource
 from rath.llm.provider import Provider
+from rath.session.base import SessionCore
 from rath.session.bindings import Placement
 from rath.session.body import Body, CostSum
 from rath.session.calls.decisions import Deciding
@@ -33,9 +34,7 @@ from rath.session.graph.legacy import SessionLineage
 from rath.session.graph.recording import (
     Edge,
     LineageRecorder,
-    LineageStamp,
     Provenance,
-    note_content,
 )
 from rath.session.log.store import SessionStore
 from rath.session.open_calls import OpenCall
@@ -204,7 +203,7 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
             () if cumulative_usage is None else (GivenUsage(session_id, cumulative_usage),)
         )
         table = chunk_table.named(session_id)
-        self._set(
+        core = SessionCore(
             session_id,
             Deferred.of(Body(table, given=prior_usage)),
             Provenance(lineage_operator, lineage_kind, parents, lineage_extras),
@@ -212,6 +211,7 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
             provider,
             lineage,
         )
+        self._core = core
 
     def __setattr__(self, name: str, value: object) -> None:
         # Subclasses may have attributes of their own; those of a session are read-only.
@@ -245,21 +245,7 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
             return cls(ChunkTable())
         if kind not in leaves:
             raise ValueError(f"unknown kind {kind!r}: expected 'user', 'system' or 'empty'")
-        return cls.leaf(text, kind=leaves[kind], operator="Session.create")
-
-    @classmethod
-    def leaf(cls, text: str, *, kind: LineageKind, operator: str) -> Session:
-        """Return a session of one row that `operator` made, stamped as a leaf of the graph."""
-        is_user = kind is LineageKind.LEAF_USER
-        session = cls.from_user_message(text) if is_user else cls.from_agent_prompt(text)
-        LineageRecorder.stamp_new_session(
-            session,
-            parent_session_ids=(),
-            lineage_operator=operator,
-            lineage_kind=kind,
-            lineage_extras=(("source", operator),),
-        )
-        return session
+        return leaf(text, kind=leaves[kind], operator="Session.create")
 
     def replay(
         self,
@@ -371,7 +357,7 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
             ValueError: Both were given.
             PersistenceError: It cannot be written.
         """
-        self._cell.result()
+        self.core.body.result()
         where: str = _save(self, path=path, store=store)
         return where
 
@@ -400,12 +386,12 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
     @property
     def cumulative_usage(self) -> RathLLMTokenUsage | None:
         """The same as `usage`, each call counted once; None where there is none to tell of."""
-        return self.inherited(self._cell.result()).usage()
+        return self.core.inherited(self.core.body.result()).usage()
 
     @property
     def cumulative_cost(self) -> CostSum:
         """The cost of these calls, in US dollars, as far as it is known; waits for the run."""
-        return self.inherited(self._cell.result()).cost()
+        return self.core.inherited(self.core.body.result()).cost()
 
     @property
     def files(self) -> SessionFiles:
@@ -434,7 +420,7 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
 
     def __await__(self) -> Generator[Any, Any, Self]:
         """Wait in any event loop; cancelling the wait leaves the run alone."""
-        yield from self._cell.__await__()
+        yield from self.core.body.__await__()
         return self
 
     async def wait(self) -> Self:
@@ -444,7 +430,7 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(session.wait()) for session in sessions]
         """
-        await self._cell
+        await self.core.body
         return self
 
     def stream(self) -> SessionStream:
@@ -468,44 +454,38 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
         Raises:
             SelfWaitError: It is read inside the run that makes this session.
         """
-        return streaming.SessionStream(self.id, self.body)
+        return streaming.SessionStream(self.id, self.core.body)
 
     def cancel(self) -> Session:
         """End the run, its model call and its child processes; what was written stays.
 
         Returns at once; `outcome` is Cancelled then, unless the run had ended before.
         """
-        self._cell.cancel()
+        self.core.body.cancel()
         return self
 
     @property
     def parent_session_ids(self) -> tuple[UUID, ...]:
         """Ids of the parents, in the order of the operation's arguments."""
-        return self._provenance.parent_ids
+        return self.core.provenance.parent_ids
 
     @property
     def lineage_operator(self) -> str:
         """Name of the operation that made this session."""
-        return self._provenance.operator
+        return self.core.provenance.operator
 
     @property
     def lineage_kind(self) -> LineageKind:
         """Kind of the operation that made this session."""
-        return self._provenance.kind
+        return self.core.provenance.kind
 
     @property
     def lineage_extras(self) -> tuple[tuple[str, Any], ...]:
         """Details of the operation; shows the outcome too once that is known."""
-        body = self._cell.latest if self._cell.done() else None
-        is_of_run = self._lineage is not None
+        body = self.core.body.latest if self.core.body.done() else None
+        is_of_run = self.core.lineage is not None
         outcome_fields = outcome_extras(body.outcome) if body is not None and is_of_run else ()
-        return self._provenance.extras + outcome_fields
-
-    def stamp_lineage(self, stamp: LineageStamp) -> None:
-        """Take over where the session comes from; `LineageRecorder` calls it."""
-        edges = tuple(Edge(parent) for parent in stamp.parent_session_ids)
-        self._provenance = Provenance(stamp.operator, stamp.kind, edges, stamp.extras)
-        note_content(self)
+        return self.core.provenance.extras + outcome_fields
 
     def __repr__(self) -> str:
         if self.is_pending:
@@ -513,7 +493,7 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
         return show_session(self.id, self.partial_table, self.lineage_operator, self._show_end())
 
     def _show_end(self) -> str:
-        error = self._cell.error(is_read=False)
+        error = self.core.body.error(is_read=False)
         if error is not None:
             text = one_line_preview(f"{type(error).__name__}: {error}", MAX_TEXT)
             return f"failed={text!r}"
@@ -525,6 +505,20 @@ class Session(Branching, Checking, Deciding, TypedReading[OutputT_co], Reference
         """Return what a notebook shows: the rows, how the run ended, what it took; never waits."""
         shown: str = _session_html(self)
         return shown
+
+
+def leaf(text: str, *, kind: LineageKind, operator: str) -> Session:
+    """Return a session of one row that `operator` made, stamped as a leaf of the graph."""
+    is_user = kind is LineageKind.LEAF_USER
+    session = Session.from_user_message(text) if is_user else Session.from_agent_prompt(text)
+    LineageRecorder.stamp_new_session(
+        session,
+        parent_session_ids=(),
+        lineage_operator=operator,
+        lineage_kind=kind,
+        lineage_extras=(("source", operator),),
+    )
+    return session
 
 
 def session_again(url: str, session: UUID) -> Session:

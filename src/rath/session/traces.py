@@ -115,7 +115,7 @@ def _inner_tables(
     session: Session, record: Sequence[Entry], store: SessionStore | str | None
 ) -> list[ChunkTable]:
     """Return the rows of runs inside tool calls, as far as they are stored; blocks."""
-    known = [writer.store for writer in writers_of(session.body)]
+    known = [writer.store for writer in writers_of(session.core.body)]
     opened = open_store(store) if isinstance(store, str) else store or next(iter(known), None)
     if opened is None:
         return []
@@ -139,7 +139,7 @@ def own_spans(session: Session, *, content: bool = False) -> tuple[Span, ...]:
 
 def _conversation(session: Session) -> UUID:
     """Return the first session of a conversation: the first parent of the first parent."""
-    edge: Edge = session.as_parent()
+    edge: Edge = session.core.as_parent()
     while edge.provenance is not None and edge.provenance.parents:
         edge = edge.provenance.parents[0]
     return edge.id

@@ -80,7 +80,7 @@ def test_a_token_is_not_displayed() -> None:
 
 def ended(outcome: Outcome) -> Session:
     done = run(["so far"]).synchronize()
-    body = replace(done.body.result(), outcome=outcome)
+    body = replace(done.core.body.result(), outcome=outcome)
     return Session.from_body(Deferred.of(body), done.provenance, id=done.id)
 
 

@@ -204,7 +204,7 @@ def test_a_tool_whose_call_was_denied_may_be_gone() -> None:
 
 def made_of(session: Session, **changes: Any) -> Session:
     """A session with something of its content changed."""
-    body = replace(session.body.result(), **changes)
+    body = replace(session.core.body.result(), **changes)
     return Session.from_body(Deferred.of(body), session.provenance, id=session.id)
 
 
@@ -330,7 +330,7 @@ def test_only_a_decision_that_names_all_of_the_call_is_about_it() -> None:
 def test_a_decision_of_another_session_or_turn_is_not_about_the_call() -> None:
     session, other = waiting(1), waiting(1).approve("c1")
     for entries in (decisions(other), [*interrupts(other), *decisions(other)]):
-        session.add_entries(*entries)
+        session.add_entry(*entries)
         assert_refused(session)
     tool = Noting()
     later = go([calls_of(1)], tool, user=waiting(1).approve("c1"))

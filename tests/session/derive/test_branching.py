@@ -113,7 +113,7 @@ def test_a_share_of_a_copy_that_was_closed_stays_a_copy() -> None:
     fork = placed({"a": "1"}).fork(workspace="copy")
     sandbox = fork.require_sandbox()
     sandbox.backend.close(sandbox)
-    assert fork.fork().placement.origin is fork.placement.origin
+    assert fork.fork().core.placement.origin is fork.core.placement.origin
     with pytest.raises(RuntimeError, match="session sandbox is closed"):
         fork.fork(workspace="copy")
 
@@ -121,7 +121,7 @@ def test_a_share_of_a_copy_that_was_closed_stays_a_copy() -> None:
 def test_a_fork_that_was_cut_off_says_that_it_has_no_files() -> None:
     parent = run(["x"], user=placed({"a": "1"}))
     fork = parent.fork(workspace="copy")
-    origin: Any = fork.placement.origin
+    origin: Any = fork.core.placement.origin
     parent.synchronize()
     cut_off = type(origin)(origin.frozen.of(None), origin.session)
     with pytest.raises(BackendError, match="were not copied: the fork was cancelled"):

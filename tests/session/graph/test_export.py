@@ -6,7 +6,7 @@ import contextvars
 import json
 import weakref
 from collections.abc import Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -45,7 +45,7 @@ from rath.session.graph.traverse import (
 )
 from rath.session.session import Session
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.api import LineageStamp, lineage_extras_to_jsonable
+from tests.support.api import lineage_extras_to_jsonable
 from tests.support.sessions import run
 from tests.support.waiting import wait_until_let_go
 
@@ -240,15 +240,6 @@ def test_an_unknown_start_or_a_missing_parent_is_an_error_that_names_it() -> Non
         validate_acyclic(graph)
 
 
-@dataclass
-class Carrier:
-    id: UUID = field(default_factory=uuid4)
-    stamps: list[LineageStamp] = field(default_factory=list[LineageStamp])
-
-    def stamp_lineage(self, stamp: LineageStamp) -> None:
-        self.stamps.append(stamp)
-
-
 def stamp(session: object) -> None:
     LineageRecorder.stamp_new_session(
         session,
@@ -261,7 +252,8 @@ def stamp(session: object) -> None:
 
 def test_a_journal_has_what_is_stamped_in_its_context_while_the_graph_mode_is_on() -> None:
     assert lineage_journal_optional() is None
-    mine, carriers = LineageJournal([UUID(int=5)]), [Carrier() for _ in range(4)]
+    mine = LineageJournal([UUID(int=5)])
+    carriers = [Session.from_user_message("a") for _ in range(4)]
     with lineage_journal_tracking() as outer:
         stamp(carriers[0])
         with lineage_journal_tracking(journal=mine) as inner:
@@ -276,8 +268,9 @@ def test_a_journal_has_what_is_stamped_in_its_context_while_the_graph_mode_is_on
     assert mine.append(UUID(int=6)) is mine
     ids = [carriers[1].id, carriers[3].id]
     assert mine.visit_order == [UUID(int=5), *ids, UUID(int=6)]
-    expected = LineageStamp((UUID(int=1),), "op", LineageKind.OP_FORK, (("a", 1),))
-    assert [each.stamps for each in carriers] == [[expected], [expected], [], [expected]]
+    stamps = [(each.lineage_operator, each.parent_session_ids) for each in carriers]
+    expected = ("op", (UUID(int=1),))
+    assert stamps == [expected, expected, ("implicit", ()), expected]
 
 
 def test_session_made_by_hand_takes_its_stamp() -> None:

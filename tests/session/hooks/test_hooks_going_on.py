@@ -331,7 +331,7 @@ def test_a_change_whose_contents_are_lost_is_left_out() -> None:
     session = Session.from_user_message("x")
     lost = Blob.from_bytes(b"gone", keep=0)
     change = Change(operation=uuid4(), hook="m:h", what="output", before=lost, after=lost)
-    session.add_entries(change)
+    session.add_entry(change)
     assert where_from(session).ancestors[-1].changes == ()
     assert sessions_of(change) == ("", "")
 

@@ -84,7 +84,7 @@ def test_a_merge_of_which_sides_are_missing_is_not_known() -> None:
     base = worked(placed(), writing("a", "1")).synchronize()
     merge = base.fork(workspace="copy").merge(base.fork(workspace="copy"), files="three-way")
     lost = Session(merge.chunk_table, id=merge.id)
-    lost.add_entries(
+    lost.add_entry(
         *(
             structs.replace(entry, theirs=None, n_ours=1)
             if isinstance(entry, Operation) and entry.kind == "merge"
@@ -125,7 +125,7 @@ class Answer(BaseModel):
 )
 def test_a_typed_answer_is_json_as_far_as_it_can_be(value: object, encoded: object) -> None:
     out = run(["done"]).synchronize()
-    body = replace(out.body.result(), outcome=Completed(OutputValue(value)))
+    body = replace(out.core.body.result(), outcome=Completed(OutputValue(value)))
     typed = Session.from_body(Deferred.of(body), out.provenance, id=out.id)
     reports = encode_answer(where_from(typed))["ancestors"][-1]["outcome"]
     assert reports == {"state": "completed", "output": {"value": encoded}}
@@ -160,7 +160,7 @@ def test_an_image_whose_bytes_are_gone_proves_nothing(server: ChatServer) -> Non
 def with_entries(session: Session, change: Callable[[Entry], Entry]) -> Session:
     """Return a session whose entries are others."""
     made = Session(session.chunk_table, id=session.id)
-    made.add_entries(*Vector(change(entry) for entry in session.record))
+    made.add_entry(*Vector(change(entry) for entry in session.record))
     return made
 
 
@@ -198,8 +198,8 @@ def test_a_call_that_tells_nothing_of_what_it_saw_is_not_proved() -> None:
 def test_without_its_rows_or_its_operation_a_call_is_not_proved() -> None:
     out = run(["done"])
     other, bare = Session.from_user_message("something else"), Session(out.chunk_table)
-    other.add_entries(*out.record)
-    bare.add_entries(*(entry for entry in out.record if not isinstance(entry, Operation)))
+    other.add_entry(*out.record)
+    bare.add_entry(*(entry for entry in out.record if not isinstance(entry, Operation)))
     (call,) = what_was_seen(other).calls
     assert (call.proof, call.rows) == ("none", None)
     (call,) = what_was_seen(bare).calls

@@ -86,7 +86,7 @@ def test_a_call_that_may_be_made_again_waits_for_no_disk(store: GateStore) -> No
     out = run([tool_call("f"), "done"], SafeTool("f", lambda *_: made.set()), persist=True)
     assert store.reached.wait(PATIENCE)
     assert made.wait(PATIENCE)
-    assert not out.body.done()
+    assert not out.core.body.done()
     store.gate.set()
     made_by_run = list(out.record)
     assert list(Session.load(out.id, store=store).record) == made_by_run
@@ -103,7 +103,7 @@ def test_results_are_synced_while_the_next_model_call_runs(store: GateStore) -> 
     out = run([tool_call("f"), answer], FunctionTool("f", lambda *_: 1), persist=True)
     assert store.reached.wait(PATIENCE)
     assert asked.wait(PATIENCE)
-    assert not out.body.done()
+    assert not out.core.body.done()
     store.gate.set()
     assert out.text() == "done"
 
@@ -122,7 +122,7 @@ def error_of(session: Session) -> BaseException | None:
     """Wait for the end of a run, and return how it failed."""
     with suppress(PersistenceError):
         session.synchronize()
-    return session.body.error()
+    return session.core.body.error()
 
 
 class Disk:

@@ -116,7 +116,7 @@ def test_a_cancelled_run_says_so_in_a_log_that_stays_unfinished() -> None:
     assert out.cancel().outcome == Cancelled(out.id)
     go.set()
     # What is added afterwards waits for what is on its way.
-    out.add_entries()
+    out.add_entry()
     assert not log_of(out.id).exists()
     *_, last = lines_of(partial_path_of(log_of(out.id)))
     assert (last["event"], last["how"]) == ("failed", "cancelled")
@@ -351,7 +351,7 @@ def test_entries_are_added_to_every_place_where_a_session_is(tmp_path: Path) -> 
 def test_a_log_that_somebody_else_changed_takes_nothing() -> None:
     out = run(["done"], persist=True).synchronize()
     other = Session.load(out.id)
-    other.add_entries(verdict("theirs"), verdict("too"))
+    other.add_entry(verdict("theirs"), verdict("too"))
     before = log_of(out.id).read_bytes()
     for _ in range(2):
         with pytest.raises(PersistenceError, match=r"changed by somebody else.*Load the session"):
@@ -521,7 +521,7 @@ def test_an_unknown_store_is_logged_and_the_fork_is_made(
     monkeypatch.setenv("OPENRATH_STORE", "nowhere://x")
     with autosave():
         fork = Session.from_user_message("hi").fork()
-    assert fork.text() is None
+    assert fork.text() == ""
     assert "nowhere" in caplog.text
 
 

@@ -74,7 +74,7 @@ def test_any_failed_write_fails_a_run(
     out = run([calls, tool_call("echo"), "done"], ECHO, persist=True, durability=durability)
     with suppress(PersistenceError):
         out.synchronize()
-    error = out.body.error()
+    error = out.core.body.error()
     if error is None:
         assert failing.n_writes < fail_at
         assert list(Session.load(out.id, store=failing).record) == list(out.record)

@@ -55,7 +55,7 @@ def sessions_in(store: JournalStore) -> list[Session]:
 def known_results(sessions: list[Session]) -> set[str]:
     runs: list[ToolRun] = []
     for session in sessions:
-        left = session.body.result().unfinished
+        left = session.core.body.result().unfinished
         runs += [line.run for line in left.results] if left is not None else []
         runs += entries_of(session, ToolRun)
     return {str((run.arguments or {})["key"]) for run in runs if run.status == "done"}

@@ -80,7 +80,7 @@ def recorded_results(home: Path) -> set[str]:
     for session_id in store.stamps():
         session = Session.load(session_id, store=store)
         runs = entries_of(session, ToolRun)
-        left = session.body.result().unfinished
+        left = session.core.body.result().unfinished
         runs += [line.run for line in left.results] if left is not None else []
         known |= {str((run.arguments or {})["key"]) for run in runs if run.status == "done"}
     return known

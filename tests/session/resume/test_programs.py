@@ -108,7 +108,7 @@ def agent(*turns: str) -> Agent:
 def test_a_store_without_the_beginning_is_named() -> None:
     store = JournalStore()
     made = agent("one")(Session.from_user_message("go")).synchronize()
-    alone = Session.from_body(made.body, Provenance(), id=made.id)
+    alone = Session.from_body(made.core.body, Provenance(), id=made.id)
     with pytest.raises(PersistenceError, match=f"is not in {store.where}"):
         agent().resume(alone, store=store)
 

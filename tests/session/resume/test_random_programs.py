@@ -143,9 +143,9 @@ class World:
 
 def assert_log_tells(live: Session) -> Session:
     """Check that what is loaded is what memory holds; return it."""
-    loaded, body = Session.load(live.id), live.body.latest
+    loaded, body = Session.load(live.id), live.core.body.latest
     assert body is not None
-    has_failed = live.body.error() is not None
+    has_failed = live.core.body.error() is not None
     record = body.record if has_failed else live.record
     assert loaded.chunk_table == body.table
     assert [row.id for row in loaded.chunk_table] == [row.id for row in body.table]
@@ -182,11 +182,13 @@ def test_no_call_is_repeated_and_the_log_tells_all(
             except RuntimeError as error:
                 assert str(error) == GONE  # noqa: PT017  # it may fail, and need not
             loaded = assert_log_tells(run) if stored else run
-            if run.body.error() is None and run.outcome == Completed():
+            if run.core.body.error() is None and run.outcome == Completed():
                 break
             run = chance.choice([run, loaded])
-            is_cut = run.body.error() is None and isinstance(run.outcome, Cancelled)
-            waits = [run] if is_cut else waiting_sessions(run) if run.body.error() is None else ()
+            is_cut = run.core.body.error() is None and isinstance(run.outcome, Cancelled)
+            waits = (
+                [run] if is_cut else waiting_sessions(run) if run.core.body.error() is None else ()
+            )
             for each in waits:
                 for call in each.open_calls:
                     if call.waits:

@@ -105,7 +105,7 @@ def test_no_call_is_made_that_must_cross_a_budget(turns: list[tuple[int, int]], 
             used += entry.evidence.usage.total_tokens
             last_prompt = entry.evidence.usage.prompt_tokens
     stopped = isinstance(out.outcome, BudgetExceeded)
-    assert stopped == (out.text() is None)
+    assert stopped == (out.text() == "")
     assert not stopped or used + last_prompt > cap
 
 

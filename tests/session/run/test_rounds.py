@@ -184,7 +184,7 @@ def test_a_record_that_holds_enough_keeps_digests_only() -> None:
         write(session)
 
     tool = FunctionTool("w", work)
-    rounds = ToolRounds({"w": offer(tool)}, session.placement, None, contents=ContentCache(0))
+    rounds = ToolRounds({"w": offer(tool)}, session.core.placement, None, contents=ContentCache(0))
     (finished,) = runtime().run(
         lambda: rounds.run([ToolCall("1", "w", "{}")], session, {}), label="a round"
     )

@@ -56,7 +56,7 @@ def element(page: str, tag: str) -> str:
 
 
 def html_of(session: Session, *, title: str = "title") -> str:
-    heads = [session.as_parent()]
+    heads = [session.core.as_parent()]
     return page_html(PageEncoder(PageLimits()).encode(nodes_of(heads)), heads, title=title)
 
 
@@ -106,17 +106,19 @@ OPERATION = UUID(int=7)
 def encoded(*made: Session, **limits: int) -> dict[str, Any]:
     """The data of the page of sessions."""
     encoder = PageEncoder(PageLimits(**limits))
-    data: dict[str, Any] = json.loads(encoder.encode(nodes_of([one.as_parent() for one in made])))
+    data: dict[str, Any] = json.loads(
+        encoder.encode(nodes_of([one.core.as_parent() for one in made]))
+    )
     return data
 
 
 def test_a_second_encoding_has_only_new_rows_and_entries() -> None:
     encoder = PageEncoder(PageLimits())
     first = run(["one"]).synchronize()
-    encoder.encode(nodes_of([first.as_parent()]))
+    encoder.encode(nodes_of([first.core.as_parent()]))
     other = Session.from_agent_prompt("other")
     second = run(["two"], user=first, agent=other).synchronize()
-    data = json.loads(encoder.encode(nodes_of([second.as_parent()])))
+    data = json.loads(encoder.encode(nodes_of([second.core.as_parent()])))
     assert [row["t"] for row in data["rows"]] == ["other", "two"]
     assert [entry["k"] for entry in data["entries"]] == ["operation", "model"]
     assert str(second.id) in data["ids"]
@@ -186,20 +188,20 @@ def test_any_data_becomes_text(value: object, text: str) -> None:
 
 
 def node_of(session: Session) -> PageNode:
-    return nodes_of([session.as_parent()])[-1]
+    return nodes_of([session.core.as_parent()])[-1]
 
 
 def test_a_long_line_of_forks_has_all_its_sessions() -> None:
     session = Session.from_user_message("hello")
     for _ in range(2000):
         session = session.fork()
-    assert len(nodes_of([session.as_parent()])) == 2001
+    assert len(nodes_of([session.core.as_parent()])) == 2001
 
 
 def test_a_parent_that_is_known_by_its_id_alone_is_absent() -> None:
     parent = uuid4()
     session = Session(Session.from_user_message("x").chunk_table, parent_session_ids=(parent,))
-    absent, _ = nodes_of([session.as_parent()])
+    absent, _ = nodes_of([session.core.as_parent()])
     assert (absent.id, absent.state, absent.body) == (parent, "absent", None)
     assert own_entries(absent) == ()
     assert totals(absent)["title"] == ""
@@ -235,7 +237,7 @@ def test_sessions_share_their_common_rows(first: list[object], more: list[object
     start = Session(ChunkTable(first))  # type: ignore[arg-type]  # a list of rows
     longer = start.merge(Session(ChunkTable(more)))  # type: ignore[arg-type]  # as above
     catalogue = Catalogue()
-    made = {node.id: catalogue.row_ranges(node) for node in nodes_of([longer.as_parent()])}
+    made = {node.id: catalogue.row_ranges(node) for node in nodes_of([longer.core.as_parent()])}
     rows = catalogue.rows.fresh()
     assert len(rows) == len(longer.chunk_table)
     for session in (start, longer):
@@ -248,7 +250,7 @@ def test_a_name_that_two_rows_have_counts_for_each() -> None:
     other = user_text_chunk("two").with_id(reply.chunk_table[0].id)  # type: ignore[arg-type]  # it has one
     twin = Session.from_body(Deferred.of(Body(ChunkTable([other]))), reply.provenance)
     catalogue = Catalogue()
-    nodes = [nodes_of([each.as_parent()])[0] for each in (reply, twin)]
+    nodes = [nodes_of([each.core.as_parent()])[0] for each in (reply, twin)]
     assert [catalogue.row_ranges(node) for node in nodes] == [[(0, 1)], [(1, 1)]]
 
 

@@ -97,7 +97,7 @@ class SessionOwner:
 
     def owns(self, session: Session) -> bool:
         """Tell whether a session comes from one of this owner; O(sessions above it)."""
-        return any(self._is_first(edge) for edge in _above(session.as_parent()))
+        return any(self._is_first(edge) for edge in _above(session.core.as_parent()))
 
     def find(self, session_id: UUID, store: SessionStore) -> Session | None:
         """Return a stored session of this owner, None where there is none; blocks.

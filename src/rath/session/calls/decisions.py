@@ -101,7 +101,7 @@ class Deciding(SessionBase):
             )
         if result is not None and choice != "done":
             raise ValueError(f"a result goes with the choice 'done', not with {choice!r}")
-        _require_waiting(self.body, self.id)
+        _require_waiting(self.core.body, self.id)
         outcome = self.outcome
         if not isinstance(outcome, Suspended):
             why = f"waits for no decision; its outcome is {outcome!r}"
@@ -118,7 +118,7 @@ class Deciding(SessionBase):
             interrupt = Interrupt(operation=operation.operation, reason="decision", calls=calls)
             entries.append(interrupt)
         entries.append(_decision(interrupt, open_call, choice, by=by, text=result))
-        self.add_entries(*entries)
+        self.add_entry(*entries)
         return self
 
     @property
@@ -132,7 +132,7 @@ class Deciding(SessionBase):
                 schema=each.said.questions[-1].interrupt.schema,
                 call=each,
             )
-            for each in open_calls(self.body.result(), self.id, late=self.record)
+            for each in open_calls(self.core.body.result(), self.id, late=self.record)
             if each.waits_for == "input"
         )
 
@@ -229,7 +229,7 @@ class Deciding(SessionBase):
                     f"asked for: {exc}"
                 ) from exc
         text = json.dumps(plain, ensure_ascii=False)
-        self.add_entries(_decision(question, open_call, ANSWER, by=by, text=text))
+        self.add_entry(_decision(question, open_call, ANSWER, by=by, text=text))
         return self
 
 
@@ -277,7 +277,7 @@ def _allow(
         _check_edited(session, open_call, edited)
     interrupt = open_call.said.to_allow
     assert interrupt is not None, "a call that waits for an approval says since when"
-    session.add_entries(_decision(interrupt, open_call, choice, by=by, text=text, edited=edited))
+    session.add_entry(_decision(interrupt, open_call, choice, by=by, text=text, edited=edited))
     return session
 
 
@@ -300,7 +300,7 @@ def _find_waiting_call(session: SessionBase, call: str | OpenCall | None, wanted
     Raises:
         ValueError: It does not.
     """
-    _require_waiting(session.body, session.id)
+    _require_waiting(session.core.body, session.id)
     outcome = session.outcome
     if isinstance(outcome, Suspended) and outcome.session != session.id:
         raise _passes_on(session.id, outcome.session, "say it")

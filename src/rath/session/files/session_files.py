@@ -440,7 +440,7 @@ class SessionFiles:
         Raises:
             BackendError: The files of the two sides came from nothing that both had.
         """
-        origin = self._session.placement.origin
+        origin = self._session.core.placement.origin
         if isinstance(origin, MergeOrigin):
             return runtime().run(origin.amerge, label="a merge of files").conflicts
         record = self._session.record
@@ -477,7 +477,7 @@ class SessionFiles:
         """
         require_gaps(gaps)
         reasons = gap_reasons(self._steps(scope))
-        changes, placement = self.changes(scope=scope), self._session.placement
+        changes, placement = self.changes(scope=scope), self._session.core.placement
         is_observed = partial(atells_all, placement, changes)
         if scope == "workspace" and not runtime().run(is_observed, label="a look at the workspace"):
             reasons.append("somebody else worked in the workspace, or in the one it came from")
@@ -493,7 +493,7 @@ class SessionFiles:
     def _steps(self, scope: Scope) -> Sequence[Step]:
         session = self._session
         record = session.record
-        steps = scoped_steps(record, session.id, scope, here_of(session.placement))
+        steps = scoped_steps(record, session.id, scope, here_of(session.core.placement))
         begins = bool(steps) and begins_here(steps[0].entry, scope)
         if not begins and _has_untold_calls(session.chunk_table, record):
             raise BackendError(
@@ -518,7 +518,7 @@ class SessionFiles:
         operation = step.entry
         if not isinstance(operation, Operation) or operation.workspace != "three-way":
             return tuple(step.call_effects())
-        origin = merge_origin(self._session.placement.origin, operation.session)
+        origin = merge_origin(self._session.core.placement.origin, operation.session)
         if origin is None:
             effects = merge_in(tuple(self._session.record), operation).effects
         else:

@@ -111,9 +111,9 @@ def _row_so_far(session: Any) -> dict[str, Any]:
     try:
         return session_to_jsonl_row(session)
     except Exception:
-        if session.body.error() is None:
+        if session.core.body.error() is None:
             raise
-        latest = session.body.latest
+        latest = session.core.body.latest
         return _row(session, session.partial_table, None if latest is None else latest.usage())
 
 

@@ -74,7 +74,7 @@ def note_content(session: Any) -> None:
     journal = lineage_journal_optional()
     if journal is not None and session_graph_mode():
         content = session.from_body(
-            session.body, session.provenance, id=session.id, lineage=session.lineage
+            session.core.body, session.provenance, id=session.id, lineage=session.lineage
         )
         journal.hold(session, content)
 
@@ -160,20 +160,22 @@ class LineageRecorder:
         Raises:
             TypeError: `session` is not a Session.
         """
-        stamped: Any = session
-        if not hasattr(session, "stamp_lineage"):
+        core: Any = getattr(session, "core", None)
+        if core is None:
             raise TypeError(
                 f"cannot stamp a {type(session).__name__} with lineage; expected a Session"
             )
         stamp = LineageRecorder.record_operation(
-            stamped.id,
+            core.id,
             parent_session_ids=parent_session_ids,
             operator=lineage_operator,
             kind=lineage_kind,
             extras=lineage_extras,
         )
         if stamp is not None:
-            stamped.stamp_lineage(stamp)
+            edges = tuple(Edge(parent) for parent in stamp.parent_session_ids)
+            core.provenance = Provenance(stamp.operator, stamp.kind, edges, stamp.extras)
+            note_content(session)
 
 
 def lineage_extras_to_jsonable(extras: tuple[tuple[str, Any], ...]) -> list[list[Any]]:

@@ -124,9 +124,11 @@ class PersistedSession:
         """
         stored = self.session()
         user = Session.from_body(
-            Deferred.of(Body(self.chunk_table, self.record, given=stored.body.result().given)),
+            Deferred.of(Body(self.chunk_table, self.record, given=stored.core.body.result().given)),
             stored.provenance.copied_from(stored.id),
-            placement=placement_of(self.loaded.place) if self.loaded else stored.placement.share(),
+            placement=placement_of(self.loaded.place)
+            if self.loaded
+            else stored.core.placement.share(),
             lineage=stored.lineage,
         )
         if agent_prompt is not None:
@@ -186,7 +188,7 @@ def list_persisted_sessions() -> list[PersistedSessionMeta]:
 
 def _persisted(loaded: Loaded) -> PersistedSession:
     session, reader = loaded.session, loaded.reader
-    body = session.body.result()
+    body = session.core.body.result()
     return PersistedSession(
         header=header_of(loaded.header),
         chunk_table=body.table,
@@ -227,7 +229,7 @@ def _agent_rows(session: Session) -> tuple[ChunkRow, ...]:
         for operation in session.record
         if isinstance(operation, Operation) and operation.kind == "loop"
     }
-    for operation in nearest_first(session.as_parent()):
+    for operation in nearest_first(session.core.as_parent()):
         if operation.id in loops:
             return loops[operation.id]
         parents = parents_of(operation)

@@ -64,12 +64,12 @@ class SessionWriter:
         who = Identity.of(
             session.id,
             session.provenance,
-            session.placement,
+            session.core.placement,
             provider=session.provider,
             lineage=session.lineage,
             sandbox_handle_id=sandbox_handle_id,
         )
-        body = session.body
+        body = session.core.body
         content = body.latest if body.done() else None
         usage = () if content is None else content.given
         first = self._encoded(header_line(who, given=usage))
@@ -141,7 +141,7 @@ class SessionWriter:
     def _close(self) -> None:
         if self._log.is_lost:
             return  # somebody has moved or removed it, and wants no other
-        body = self._session.inherited(self._session.body.result())
+        body = self._session.core.inherited(self._session.core.body.result())
         with self._busy:
             trailer = trailer_of(body, n_rows=self.chunks_written)
             self._append(self._encoded(*body.record, trailer))

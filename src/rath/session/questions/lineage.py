@@ -93,7 +93,7 @@ class Lineage:
     def __init__(self, session: Session) -> None:
         self.session: UUID = session.id
         self.record: Record = session.record
-        heads = [session.synchronize().as_parent()]
+        heads = [session.synchronize().core.as_parent()]
         self.nodes: dict[UUID, LineageNode] = {
             edge.id: LineageNode(edge.id, content_of(edge), edge.provenance)
             for edge in ancestry(heads)

@@ -96,7 +96,7 @@ def what_changed(
     gaps: list[EffectGap] = []
     conflicts: list[FileConflict] = []
     unknown: list[str] = []
-    for step in scoped_steps(lineage.record, session.id, scope, here_of(session.placement)):
+    for step in scoped_steps(lineage.record, session.id, scope, here_of(session.core.placement)):
         entry = step.entry
         if turn not in (None, lineage.turns.get(entry.id)):
             continue

@@ -48,7 +48,7 @@ def rows_seen(session: Session, operation: Operation, seen: Seen) -> ChunkTable:
     Raises:
         ValueError: They are nowhere.
     """
-    for edge in nearest_first(session.as_parent()):
+    for edge in nearest_first(session.core.as_parent()):
         content: Body | None = content_of(edge)
         if content is not None and len(content.table) >= seen.n_rows:
             rows = content.table.prefix(seen.n_rows)

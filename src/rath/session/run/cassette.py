@@ -442,7 +442,7 @@ class Playback:
 
     def _take_empty(self, kind: str, place: Place, user: Session) -> EmptyRun | None:
         """Return the node that a run on a suspended session made without an operation."""
-        latest = None if user.is_pending else user.body.latest
+        latest = None if user.is_pending else user.core.body.latest
         for node in self._silent:
             above = node.provenance.parent_ids
             is_one = node.provenance.operator == _SILENT.get(kind) and bool(above)
@@ -689,10 +689,10 @@ def _await_end(session: Session) -> Session:
     """Wait for a run and return its session; one that failed as far as it came."""
     with suppress(Exception):  # the code under test has seen its error, or did not want to
         return session.synchronize()
-    if session.body.latest is None:
+    if session.core.body.latest is None:
         return Session(session.partial_table, id=session.id)
     return Session.from_body(
-        Deferred.of(session.body.latest.cancelled(session.id)),
+        Deferred.of(session.core.body.latest.cancelled(session.id)),
         session.provenance,
         id=session.id,
         provider=session.provider,

@@ -135,7 +135,7 @@ def file_differences(session: Session) -> tuple[FileDiffers | WorkspaceUnknown, 
         changes = SessionFiles(session).changes(scope="whole")
         if not changes:
             return ()
-        return tuple(_differing(session.placement.held(), changes))
+        return tuple(_differing(session.core.placement.held(), changes))
     except (BackendError, RuntimeError) as exc:
         return (WorkspaceUnknown(str(exc)),)
 
@@ -252,7 +252,7 @@ def resume_differences(
     operation = own_operation(record, session.id)
     if operation is not None and tools is not None:
         table = tool_table(tools, system_tools=system_tools)
-        if not session.placement.is_chosen:
+        if not session.core.placement.is_chosen:
             before = [tool.name for tool in operation.tools]
             table = without_sandbox_tools(table, recorded=before)
         differences += tool_differences(operation, tool_schemas(table))

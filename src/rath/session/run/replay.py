@@ -81,7 +81,7 @@ def replay_session(
     """Return the session that is replayed from its record, or a branch; see `Session.replay`."""
     if all(each is None for each in (at, prompt, provider, tool_results, agent, tools)):
         return _replay_strictly(session)
-    body = session.inherited(session.body.result())
+    body = session.core.inherited(session.core.body.result())
     table, results = body.table, dict(tool_results or {})
     start = _start(table, at, results)
     rows = _with_results(table, start, results)
@@ -125,7 +125,7 @@ def _replay_strictly(session: Session) -> Session:
     # Nobody above counts what a replay does, and no journal notes it.
     with session_graph_mode_override(False), report_to(_ignore):
         runtime().run(replayed.run, label=f"a replay of session {short_id(session.id)}")
-    body = session.inherited(session.body.result())
+    body = session.core.inherited(session.core.body.result())
     table = replayed.tables.get(session.id, body.table)
     return Session.from_body(
         Deferred.of(replace(body, table=table)),
@@ -279,7 +279,7 @@ class StrictReplay:
                 register_sessions=False,
                 lazy=True,
             )
-        return await _end_of(script, out.body, out.body)
+        return await _end_of(script, out.core.body, out.core.body)
 
     async def _select(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
         run = script.run
@@ -493,13 +493,13 @@ def _branch(session: Session, body: Body, start: int, rows: Sequence[ChunkRow]) 
         workspace="share",
     )
     content = replace(body, table=table, outcome=Completed()).with_entries(entry)
-    parents = (session.as_parent(),)
+    parents = (session.core.as_parent(),)
     extras = (("at", start),)
     branch = Session.from_body(
         Deferred.of(content),
         stamped(session_id, "Session.replay", LineageKind.OP_FORK, parents, extras),
         id=session_id,
-        placement=session.placement.share(),
+        placement=session.core.placement.share(),
         provider=session.provider,
     )
     note_content(branch)

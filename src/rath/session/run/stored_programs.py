@@ -88,9 +88,11 @@ class StoredSource:
             return passed_on
         if loaded is None:
             return None
-        edge = loaded.as_parent()
+        edge = loaded.core.as_parent()
         assert edge.body is not None
-        return RecordedSession(session, edge.body, loaded.provenance, edge.late, loaded.placement)
+        return RecordedSession(
+            session, edge.body, loaded.provenance, edge.late, loaded.core.placement
+        )
 
     def workspace_of(self, session: UUID) -> UUID | None:
         """Return the workspace that the log of a session names, None where it names none."""
@@ -110,7 +112,7 @@ class StoredSource:
                 return None
             restore = StoredSandbox if self._mode is None else self._restored
             loaded = self._sessions[session] = session_of(built, restore)
-            remember_loaded(loaded.body, session, self.store, place=built.content.place)
+            remember_loaded(loaded.core.body, session, self.store, place=built.content.place)
             return loaded
 
     def _restored(
@@ -131,7 +133,7 @@ class StoredSource:
             found = list(self._sessions.values())
         histories: list[History] = []
         for session in found:
-            body = session.body.latest
+            body = session.core.body.latest
             if body is not None:
                 is_there = self.workspace_of(session.id) == workspace
                 histories.append(history_of(session.record, body.unfinished, is_there=is_there))
@@ -220,7 +222,7 @@ class StoredSource:
 
 def store_of(session: Session) -> SessionStore | None:
     """Return the store in which a session is, None where it is in none that is known; blocks."""
-    for writer in writers_of(session.body):
+    for writer in writers_of(session.core.body):
         return writer.store
     store = default_store()
     return store if store.read(session.id) is not None else None
@@ -249,13 +251,13 @@ class Program:
         self.stored = stored
         self._session = session
         self._by_id = {
-            found.id: found for found in _known([session.as_parent()], with_parents=True)
+            found.id: found for found in _known([session.core.as_parent()], with_parents=True)
         }
         self._dropped: set[UUID] = set()
         # In a store whoever goes on finds there what another one has begun.
         self._started_sessions: MutableMapping[UUID, Deferred[Body]] | None = None
         if stored is None:
-            self._started_sessions = started_sessions(session.body)
+            self._started_sessions = started_sessions(session.core.body)
         elif has_key:
             self._started_sessions = open_logs_of(stored.store).keyed_runs
 
@@ -270,7 +272,7 @@ class Program:
             return None
         held = self._by_id.get(session)
         if session == self._session.id and held is not None:
-            is_moved = self._session.was_placed
+            is_moved = self._session.core.was_placed
             return replace(held, placement=self._placement(), is_moved=is_moved)
         if self.stored is None or (held is not None and not held.body.done()):
             return held or self._find_started(session)
@@ -288,20 +290,20 @@ class Program:
             found = self.stored.find(session)
         if found is None or not self._is_moved(session):
             return found or held
-        return replace(found, placement=self._session.placement, is_moved=True)
+        return replace(found, placement=self._session.core.placement, is_moved=True)
 
     def _placement(self) -> Placement:
         """Return where the given session works; one that was loaded only, as the source says."""
-        placement = self._session.placement
-        if self.stored is None or self._session.was_placed or not placement.is_stored:
+        placement = self._session.core.placement
+        if self.stored is None or self._session.core.was_placed or not placement.is_stored:
             return placement
         loaded = self.stored.session(self._session.id)
-        return placement if loaded is None else loaded.placement
+        return placement if loaded is None else loaded.core.placement
 
     def _is_moved(self, session: UUID) -> bool:
         """Tell whether a session goes along, where somebody has placed the given one elsewhere."""
         stored = self.stored
-        if stored is None or not self._session.was_placed:
+        if stored is None or not self._session.core.was_placed:
             return False
         return stored.workspace_of(session) == stored.workspace_of(self._session.id)
 
@@ -341,7 +343,7 @@ class Program:
             ValueError: It was made outside of any workflow, or its record does not say where.
         """
         place = self._outermost()
-        if place is None and not self._session.body.done():
+        if place is None and not self._session.core.body.done():
             self._session.synchronize()
             place = self._outermost()
         if place is not None:
@@ -381,7 +383,7 @@ class Program:
         loaded = None if self.stored is None else self.stored.session(found.id)
         if loaded is not None:
             if found.is_moved:
-                loaded.place_like(self._session)
+                loaded.core.place_like(self._session.core)
             return loaded
         if found.id == self._session.id:
             return self._session
@@ -389,10 +391,11 @@ class Program:
             found.body,
             found.provenance,
             id=found.id,
-            placement=self._session.placement.share(),
+            placement=self._session.core.placement.share(),
             provider=self._session.provider,
         )
-        return session.taking_over(found.late)
+        session.core.late = found.late
+        return session
 
     def _place_of(self, found: RecordedSession) -> Place | None:
         """Return where a session was made; for one that passed on that another waits, that one's.
@@ -494,18 +497,21 @@ def keyed_program(
     stored.is_empty = root is None
     if root is None:
         root = Session.from_body(
-            session.body,
+            session.core.body,
             session.provenance.copied_from(session.id),
             id=root_id,
-            placement=session.placement.share(),
+            placement=session.core.placement.share(),
             provider=session.provider,
             lineage=session.lineage,
         )
     else:
         _check_same_input(run, root, session)
-        here, there = session.placement, root.placement
-        if session.was_placed and (here.backend, here.spec) != (there.backend, there.spec):
-            root.place_like(session)
+        here, there = session.core.placement, root.core.placement
+        if session.core.was_placed and (here.backend, here.spec) != (
+            there.backend,
+            there.spec,
+        ):
+            root.core.place_like(session.core)
     return Program(root, stored, cancelled=cancelled, has_key=True), root, run
 
 
@@ -514,7 +520,7 @@ def _is_cut_off(root: Session, given: Session) -> bool:
 
     One that was given unfinished is stored so.
     """
-    left = root.body.result().unfinished
+    left = root.core.body.result().unfinished
     return left is not None and not left.has_ended and not isinstance(given.outcome, Suspended)
 
 
@@ -545,7 +551,7 @@ class InsideCalls:
         self._stored = stored
         self._by_id = {
             found.id: found
-            for found in _known(_inner_edges(session.as_parent()), with_parents=False)
+            for found in _known(_inner_edges(session.core.as_parent()), with_parents=False)
         }
 
     def find(self, session: UUID) -> RecordedSession | None:
@@ -579,7 +585,7 @@ def inside_calls(session: Session) -> AbstractContextManager[None]:
     if current_source() is not None:
         return contextlib.nullcontext()
     # A file of its own holds no other session: theirs are where all others are.
-    of_all = (writer.store for writer in writers_of(session.body) if not writer.is_alone)
+    of_all = (writer.store for writer in writers_of(session.core.body) if not writer.is_alone)
     return resuming_from(InsideCalls(StoredSource(next(of_all, None) or default_store()), session))
 
 
@@ -607,7 +613,7 @@ def _known(todo: list[Edge], *, with_parents: bool) -> Iterator[RecordedSession]
 def _inner_edges(edge: Edge) -> list[Edge]:
     body: object = None if edge.body is None else edge.body.latest
     unfinished = body.unfinished if isinstance(body, Body) else None
-    return [] if unfinished is None else [session.as_parent() for session in unfinished.inner]
+    return [] if unfinished is None else [session.core.as_parent() for session in unfinished.inner]
 
 
 def waiting_sessions(session: Session) -> tuple[Session, ...]:
@@ -622,7 +628,7 @@ def waiting_sessions(session: Session) -> tuple[Session, ...]:
     outcome = session.outcome
     if not isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
         return ()
-    body = session.body.result()
+    body = session.core.body.result()
     calls = open_calls(body, session.id, late=session.record)
     waiting = [session] if any(each.waits for each in calls) else []
     inner_by_id = {each.id: each for each in (body.unfinished.inner if body.unfinished else ())}
@@ -651,6 +657,6 @@ def _find_waiting(wanted: UUID, held: tuple[Session, ...]) -> list[Session]:
         each = todo.pop()
         if each.id == wanted:
             return [each]
-        unfinished = each.body.result().unfinished
+        unfinished = each.core.body.result().unfinished
         todo.extend(unfinished.inner if unfinished is not None else ())
     return []

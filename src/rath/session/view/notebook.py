@@ -26,7 +26,7 @@ MAX_PAGE_BYTES = 256_000
 
 def session_html(session: Session) -> str:
     """Return a session as HTML, as it is now; never waits and never raises for a failed run."""
-    body = session.body.latest or Body(session.partial_table)
+    body = session.core.body.latest or Body(session.partial_table)
     parts = [html.facts(f"Session {short_id(session.id)}", _details(session, body))]
     parts.append(html.table(("", "row", "text", "how"), _rows(session, body)))
     if session.is_pending:
@@ -39,13 +39,13 @@ def session_html(session: Session) -> str:
 def _details(session: Session, body: Body) -> Iterator[str]:
     if session.is_pending:
         yield "pending"
-    elif (error := session.body.error(is_read=False)) is not None:
+    elif (error := session.core.body.error(is_read=False)) is not None:
         yield f"failed: {type(error).__name__}: {one_line_preview(str(error), MAX_CHARS)}"
     else:
         yield type(session.outcome).__name__
     yield session.lineage_operator
     yield f"{len(body.table):,} rows"
-    content = session.inherited(body)
+    content = session.core.inherited(body)
     usage, cost = content.usage(), content.cost()
     if usage is not None:
         yield f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens"
@@ -58,7 +58,7 @@ def _rows(session: Session, body: Body) -> Iterator[tuple[str, str, str, str]]:
     """Yield the cells of the rows, the middle left out where there are many."""
     maker_of = {
         row: entry
-        for entry in session.inherited(body).record
+        for entry in session.core.inherited(body).record
         if isinstance(entry, ModelCall | ToolRun)
         for row in entry.rows
     }

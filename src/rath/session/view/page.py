@@ -84,11 +84,11 @@ def explorer_html(
     profile: str = "",
 ) -> str:
     """Return the page that `write_page` writes."""
-    heads = [session.as_parent()]
+    heads = [session.core.as_parent()]
     if compare is not None:
-        heads.append(compare.as_parent())
+        heads.append(compare.core.as_parent())
     encoder = PageEncoder(limits or PageLimits())
-    data = encoder.encode(nodes_of([*heads, *(each.as_parent() for each in others)]))
+    data = encoder.encode(nodes_of([*heads, *(each.core.as_parent() for each in others)]))
     return page_html(data, heads, title=_title(session), profile=profile)
 
 
@@ -210,7 +210,7 @@ class Feed:
     def __init__(self, store: SessionStore, session: UUID, *, compare: UUID | None = None) -> None:
         self._store = store
         self._session = session
-        self._compared = () if compare is None else (load(store, compare).session.as_parent(),)
+        self._compared = () if compare is None else (load(store, compare).session.core.as_parent(),)
         self._size = 0
         self._seconds = 0.0
 
@@ -226,7 +226,7 @@ class Feed:
         is_over = not self._store.is_being_written(self._session)
         loaded = load(self._store, self._session)
         self._size = loaded.size
-        heads = (loaded.session.as_parent(), *self._compared)
+        heads = (loaded.session.core.as_parent(), *self._compared)
         nodes = nodes_of(heads)
         if not is_over:
             nodes = tuple(map(self._as_running, nodes))

@@ -50,7 +50,7 @@ def test_files_that_cannot_be_frozen_are_the_forks_failure(error: BaseException)
 
 def tells_all(session: Session, *changes: FileEffect) -> bool:
     """Return whether `changes` are all that happened to the files of a session."""
-    return runtime().run(lambda: atells_all(session.placement, changes), label="a test")
+    return runtime().run(lambda: atells_all(session.core.placement, changes), label="a test")
 
 
 def changed_copy() -> Session:

@@ -39,9 +39,9 @@ def log_of(session: UUID) -> Path:
 def test_a_long_chain_needs_no_recursion() -> None:
     session = Session.from_user_message("hi")
     for _ in range(2000):
-        parent = Edge(session.id, session.body, session.provenance)
-        session = Session.from_body(session.body, Provenance(parents=(parent,)))
-    AncestorWriter(FileStore()).keep_ancestors((session.as_parent(),))
+        parent = Edge(session.id, session.core.body, session.provenance)
+        session = Session.from_body(session.core.body, Provenance(parents=(parent,)))
+    AncestorWriter(FileStore()).keep_ancestors((session.core.as_parent(),))
     assert session.id in stored()
 
 
@@ -101,7 +101,7 @@ def test_parents_that_are_not_known_are_named_or_left_out() -> None:
 
 def twin_of(session: Session) -> Session:
     """The same session as another process knows it, which has not stored it."""
-    body = Deferred.of(session.body.result())
+    body = Deferred.of(session.core.body.result())
     return Session.from_body(body, session.provenance, id=session.id)
 
 
@@ -135,7 +135,7 @@ def longer() -> tuple[Session, Session]:
 def other_entries() -> tuple[Session, Session]:
     """A session, and one of the same id with another entry."""
     fork = Session.from_user_message("hi").fork()
-    body = twin_of(fork).fork().body
+    body = twin_of(fork).fork().core.body
     return Session.from_body(body, fork.provenance, id=fork.id), fork
 
 
@@ -170,7 +170,9 @@ def test_who_comes_second_takes_what_the_other_process_stored() -> None:
 
         def create(self, session: UUID) -> SessionLog:  # type: ignore[override]  # wider is enough
             if session == leaf.id and not log_of(leaf.id).exists():
-                Session.from_body(leaf.body, leaf.provenance, id=leaf.id).save(store=FileStore())
+                Session.from_body(leaf.core.body, leaf.provenance, id=leaf.id).save(
+                    store=FileStore()
+                )
             return super().create(session)
 
     leaf = Session.from_user_message("hi")
@@ -197,7 +199,9 @@ def test_late_entries_of_a_parent_are_stored_before_its_child(persist: bool) -> 
 def test_late_entries_of_a_parent_that_was_stored_elsewhere_are_added() -> None:
     parent = run(["one"], persist=True).synchronize()
     loaded = Session.load(parent.id)
-    again = Session.from_body(Deferred.of(loaded.body.result()), loaded.provenance, id=loaded.id)
+    again = Session.from_body(
+        Deferred.of(loaded.core.body.result()), loaded.provenance, id=loaded.id
+    )
     again.add_entry(verdict())
     child = again.fork()
     child.save()

@@ -82,7 +82,7 @@ def test_threads_that_give_it_at_once_get_the_same_run() -> None:
     waiting = Waiting("done", "never")
     made = at_once(lambda: waiting.agent(waiting.session))
     assert {each.text() for each in made} == {"done"}
-    assert len({id(each.body) for each in made}) == 1
+    assert len({id(each.core.body) for each in made}) == 1
     assert (waiting.tool.calls, waiting.n_asked) == ([1], 2)
 
 
@@ -112,8 +112,8 @@ def test_a_decision_after_the_run_went_on_is_refused(say: Callable[[Session], Se
 
 def test_what_nobody_holds_any_more_is_forgotten() -> None:
     waiting = Waiting("done")
-    cell = weakref.ref(waiting.session.body)
-    made = weakref.ref(waiting.agent.resume(waiting.session).synchronize().body)
+    cell = weakref.ref(waiting.session.core.body)
+    made = weakref.ref(waiting.agent.resume(waiting.session).synchronize().core.body)
     assert made() is not None
     del waiting
     # The threads that did the work let go of it a moment later.
@@ -165,8 +165,8 @@ def test_a_call_that_the_run_which_failed_had_started_waits_for_a_decision() -> 
     tool = Counting()
     complete = run([f_calls(1), "done"], tool, agent=AGENT).synchronize()
     waits, left = cut_off(complete, 0), cut_off(complete, 0, begun=[0])
-    failed = failed_cell(complete.id, left.body.result())
-    assert claim(waits.body, lambda: failed) == (failed, True)
+    failed = failed_cell(complete.id, left.core.body.result())
+    assert claim(waits.core.body, lambda: failed) == (failed, True)
     again, once_more = (run([], tool, user=waits, agent=AGENT) for _ in range(2))
     assert again.outcome == once_more.outcome == NeedsDecision(complete.id, ("call_1",))
     for each in (again, once_more):
@@ -197,10 +197,10 @@ def test_a_run_that_failed_before_it_had_anything_counts_for_nothing() -> None:
     start = partial(
         Deferred.start, fail, owner=uuid4(), label="a test", on_cancel=lambda _: Body(ChunkTable())
     )
-    cell, _ = claim(waiting.session.body, start)
+    cell, _ = claim(waiting.session.core.body, start)
     with pytest.raises(RuntimeError, match="the disk is full"):
         cell.result()
-    assert not is_superseded(waiting.session.body)
+    assert not is_superseded(waiting.session.core.body)
     assert waiting.agent(waiting.session).text() == "done"
 
 

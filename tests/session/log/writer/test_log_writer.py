@@ -98,7 +98,7 @@ def test_a_run_cancelled_at_its_end_is_so_in_its_log(monkeypatch: pytest.MonkeyP
     store.reached.wait(PATIENCE)
     assert out.cancel().outcome == Cancelled(out.id)
     store.go.set()
-    out.add_entries()
+    out.add_entry()
     assert Session.load(out.id, store=store).outcome == Cancelled(out.id)
 
 
@@ -130,7 +130,7 @@ def started(store: FakeSessionStore) -> LogWriter:
     session = Session.from_user_message("hi")
     writer = LogWriter(store, session.id)
     first = beginning(
-        Identity(session=session.id, provenance=session.provenance), session.body.result()
+        Identity(session=session.id, provenance=session.provenance), session.core.body.result()
     )
     writer.open(lambda inner, which: inner.create(which), lambda: first).result(timeout=PATIENCE)
     return writer
@@ -184,7 +184,7 @@ def test_a_round_that_was_read_is_counted_before_more_is_added() -> None:
     complete = tool_call("quick", "", tool_call("quick"))
     out = run([complete, calls], *tools, persist=True)
     started.wait(PATIENCE)
-    out.cancel().add_entries()
+    out.cancel().add_entry()
     go.set()
     written = find_log(FileStore(), out.id)
     assert written is not None

@@ -89,7 +89,7 @@ def reply(_: Session, arguments: Mapping[str, Any]) -> object:
 
 
 def truth_of(session: Session) -> Truth:
-    body = session.body.result()
+    body = session.core.body.result()
     rows = tuple((row.kind_name, dict(row.payload), row.id) for row in body.table)
     ids = tuple(entry.id for entry in session.record)
     return Truth(rows, ids, body.unfinished is None)
@@ -251,7 +251,7 @@ def test_forged_lines_are_read_or_refused(store: Memory, last: UUID, data: st.Da
     for asked in (session, last):
         for recover in (False, True):
             with contextlib.suppress(PersistenceError):
-                body = loaded(changed, asked, recover=recover).body.result()
+                body = loaded(changed, asked, recover=recover).core.body.result()
                 assert len(body.table) == len(list(body.table))
     verify(with_log(store, session, forged), last)
 

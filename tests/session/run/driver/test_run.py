@@ -117,7 +117,7 @@ def test_a_refusal_without_text_has_no_text_of_an_earlier_answer() -> None:
     answered = run([], agent_provider=vendor(Says("an answer")).provider)
     refused = run([], user=answered, agent_provider=vendor(Says(finish="refusal")).provider)
     assert refused.outcome == Completed()
-    assert refused.text() is None
+    assert refused.text() == ""
     silent = run([], user=answered, agent_provider=vendor(Says()).provider)
     assert silent.text() == "an answer"
 

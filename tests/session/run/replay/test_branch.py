@@ -151,7 +151,7 @@ def test_a_kind_that_is_not_known_here_must_be_replaced() -> None:
         else entry
         for entry in record
     )
-    body = replace(session.body.result(), record=changed)
+    body = replace(session.core.body.result(), record=changed)
     other = Session.from_body(Deferred.of(body), session.provenance, id=session.id)
     with pytest.raises(ValueError, match=r"'gone' cannot be asked here.*provider="):
         other.replay(at=1, tools=[TOOL])

@@ -245,14 +245,14 @@ def test_a_run_that_was_cut_off_and_went_on_replays_as_one(
 
 def edited(session: Session, index: int, row: ChunkRow) -> Session:
     """The session with one of its rows changed."""
-    body = session.body.result()
+    body = session.core.body.result()
     rows = [each if at != index else row.with_id(each.id) for at, each in enumerate(body.table)]  # type: ignore[arg-type]  # all rows have one
     return _with(session, replace(body, table=ChunkTable(rows)))
 
 
 def with_entry(session: Session, change: Callable[[Entry], Entry]) -> Session:
     """The session with entries of its record changed."""
-    body = session.body.result()
+    body = session.core.body.result()
     record = type(body.record)(change(entry) for entry in body.record)
     return _with(session, replace(body, record=record))
 
@@ -316,7 +316,7 @@ def test_a_changed_entry_is_a_difference(
 
 def test_a_missing_or_additional_call_is_a_difference() -> None:
     session = a_session()
-    body = session.body.result()
+    body = session.core.body.result()
     entries = list(body.record)
     short = replace(body, record=type(body.record)(entries[:-1]))
     with pytest.raises(ReplayDifference, match="another model call than the record has"):
@@ -329,7 +329,7 @@ def test_a_missing_or_additional_call_is_a_difference() -> None:
 
 def test_another_outcome_is_a_difference() -> None:
     session = a_session()
-    body = replace(session.body.result(), outcome=RoundLimit(3))
+    body = replace(session.core.body.result(), outcome=RoundLimit(3))
     with pytest.raises(ReplayDifference, match="ended in another way"):
         _with(session, body).replay()
 
@@ -338,7 +338,7 @@ def test_other_rows_of_a_fork_or_a_merge_are_a_difference() -> None:
     session = a_session()
     for made in (session.fork(), session.merge(Session.from_user_message("and"))):
         rows = [*made.chunk_table.rows, Session.from_user_message("more").chunk_table[0]]
-        broken = _with(made, replace(made.body.result(), table=ChunkTable(rows)))
+        broken = _with(made, replace(made.core.body.result(), table=ChunkTable(rows)))
         with pytest.raises(ReplayDifference, match=r"row \d of what Session"):
             broken.replay()
 

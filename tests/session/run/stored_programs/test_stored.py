@@ -172,7 +172,7 @@ def test_a_file_that_stands_again_where_it_was_moved_from_is_a_difference(tmp_pa
 
 def test_files_that_cannot_be_looked_at_are_a_difference(tmp_path: Path) -> None:
     session = worked(tmp_path)
-    nowhere = Session.from_body(session.body, session.provenance, id=session.id)
+    nowhere = Session.from_body(session.core.body, session.provenance, id=session.id)
     (found,) = resume_differences(nowhere)
     assert isinstance(found, WorkspaceUnknown)
     assert "cannot be looked at" in str(found)
@@ -201,7 +201,7 @@ def test_tools_and_provider_are_compared_where_they_are_given() -> None:
 def test_an_endpoint_that_is_not_known_yet_is_no_difference() -> None:
     client = ScriptedClient(["done"])
     session = run([], Counting(), agent=AGENT, agent_provider=client.provider)
-    body = session.body.result()
+    body = session.core.body.result()
     ((at, call),) = ((at, one) for at, one in enumerate(body.record) if isinstance(one, ModelCall))
     here = structs.replace(
         call, evidence=structs.replace(call.evidence, endpoint="http://127.0.0.1:1/v1")
