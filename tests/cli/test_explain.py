@@ -192,7 +192,7 @@ def test_a_price_a_fallback_and_an_error_are_reported(rath: Rath, tmp_path: Path
     said = " ".join(fell.stdout.split())
     assert "error: ProviderServerError: down" in said
     assert f"in place of {first.provider.provider_kind}" in said
-    assert "cost not known" in said
+    assert "unpriced" in said
 
 
 def test_a_request_that_cannot_be_proved_says_why(rath: Rath, tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_two_sessions_are_displayed_side_by_side(
     assert "  4 rows in common\n" in said
     assert "file a: the same in both (created a)" in said
     assert "file b: created b | untouched" in said
-    assert "usd, as far as known" in said
+    assert "usd, with unpriced calls" in said
     mark = " | " if columns == "120" else "   4 < assistant: "
     assert mark in said
     assert max(map(len, said.splitlines())) <= int(columns)
