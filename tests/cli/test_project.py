@@ -51,6 +51,10 @@ def run_tests(project: Path) -> subprocess.CompletedProcess[str]:
 def test_its_test_records_once_and_replays_then(
     rath: Rath, project: Path, model: ChatServer
 ) -> None:
+    # As in a clone of rath, whose options of pytest need plug-ins.
+    (project / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\naddopts = "--strict-config"\nunknown = 1\n'
+    )
     rath("init", "demo", ends=0, out=("rath run team:team", "python -m pytest"))
     demo = project / "demo"
     model.queue(completion(tool_calls=(CALL,)), completion("It has 6 words."))

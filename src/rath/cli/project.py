@@ -71,10 +71,16 @@ def test_the_team_counts_words() -> None:
     assert out.text()
 '''
 
+_PYTEST = """\
+# A file of its own, so that no configuration of a folder above counts here.
+[pytest]
+pythonpath = .
+"""
+
 QUESTION = "Count the words in: to be or not to be"
 """What a newcomer asks first."""
 
-FILES = {"team.py": _TEAM, "test_team.py": _TEST}
+FILES = {"team.py": _TEAM, "test_team.py": _TEST, "pytest.ini": _PYTEST}
 """The files of a project, by name."""
 
 
