@@ -65,6 +65,19 @@ def test_a_cell_without_runs_shows_nothing(shown: Shown) -> None:
     assert not shown.pictures
 
 
+def test_a_cell_inside_a_cell_leaves_nobody_watching(shown: Shown) -> None:
+    runs = notebook.LiveRuns(shown, seconds=0.01)
+    runs.begin()
+    runs.begin()
+    runs.end()
+    runs.end()
+    runs.begin()
+    agent = flow.Agent("", ScriptedClient([waits_for(shown.is_shown)]).provider)
+    agent(Session.from_user_message("go")).synchronize()
+    runs.end()
+    assert "1 runs" in shown.pictures[-1]
+
+
 def test_runs_after_the_cell_are_not_shown(shown: Shown) -> None:
     runs = notebook.LiveRuns(shown, seconds=0.01)
     runs.begin()

@@ -67,7 +67,8 @@ class LiveRuns:
 
     def begin(self, _cell: object = None) -> None:
         """Show the runs that are submitted from now on."""
-        self._sessions, self._drawing = [], None
+        self.end()  # where this cell runs inside another one, as with `%run`
+        self._drawing = None
         self._end = threading.Event()
         self._take_back = on_run_submit(self._add)
 
