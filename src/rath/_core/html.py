@@ -7,10 +7,21 @@ evaluations share this, so it stands below them all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape as escape_html
+
+from rath._core.text import valid_unicode
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 10px 2px 0;white-space:pre-wrap"
 _FAINT = "opacity:.65"
+
+
+def escape(text: str) -> str:
+    """Return text as HTML that shows it; a lone surrogate, which no notebook can send, is replaced.
+
+    Args:
+        text: Any text, also of an exception.
+    """
+    return escape_html(valid_unicode(text))
 
 
 def facts(title: str, details: Iterable[str] = ()) -> str:

@@ -41,6 +41,14 @@ def test_ipython_is_given_the_picture() -> None:
     assert getattr(session, "_repr_html_")() == shown(session)  # noqa: B009  # of IPython
 
 
+def test_an_error_that_is_no_valid_text_can_be_sent() -> None:
+    agent = flow.Agent("", ScriptedClient([RuntimeError("bad \ud800 name")]).provider)
+    out = agent(Session.from_user_message("Hi"))
+    with pytest.raises(RuntimeError):
+        out.synchronize()
+    assert "bad \ufffd name" in shown(out).encode().decode()
+
+
 def test_texts_stay_texts() -> None:
     agent = flow.Agent("Be brief.", ScriptedClient([HOSTILE]).provider)
     out = agent(Session.from_user_message(HOSTILE)).synchronize()
