@@ -180,3 +180,5 @@ def test_a_workflow_and_a_compiled_one_take_the_text() -> None:
     assert said == ["go", "second", "again", "second"]
     with pytest.raises(TypeError, match="what the user says is text, not Session"):
         flow(out, out)  # type: ignore[arg-type]  # the point
+    with pytest.raises(TypeError, match="takes a Session, got str"):
+        flow.compile()("go", "again")  # type: ignore[arg-type]  # the point

@@ -101,7 +101,8 @@ class CompiledWorkflow(Referenced):
         return CompiledWorkflow, (self.workflow,)
 
     def __call__(self, session: Session, text: str | None = None) -> Session:
-        return self.workflow(session if text is None else session.say(text))
+        # A workflow with a `__call__` of its own may take the session alone.
+        return self.workflow(session) if text is None else self.workflow(session, text)
 
     def named_children(self) -> tuple[tuple[str, Workflow], ...]:
         """Return the workflows that the compiled one holds directly."""
