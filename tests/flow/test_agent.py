@@ -9,6 +9,7 @@ import pytest
 
 import rath
 from rath import flow
+from rath.errors import ToolNameConflictError
 from rath.session import Session, run_session_loop
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import AGENT
@@ -103,6 +104,12 @@ def test_a_loop_takes_functions() -> None:
     assert out.text() == "Wet."
 
 
+def test_two_functions_of_one_name_are_told_apart_by_where_they_stand() -> None:
+    agent = flow.Agent("p", PROVIDER, [weather, rath.tool(weather)], system_tools=False)
+    with pytest.raises(ToolNameConflictError, match=r"named 'weather' \(\S+:weather and \S+:weath"):
+        agent(Session.from_user_message("?"))
+
+
 def untyped(city):  # type: ignore[no-untyped-def]
     return city
 
@@ -113,12 +120,13 @@ def untyped(city):  # type: ignore[no-untyped-def]
         ([3], r"3 is no tool; expected a typed function, what @rath\.tool makes of one"),
         ([untyped], r"as @rath\.tool makes one.*parameter 'city' has no hint"),
         ([lambda: None], r"as @rath\.tool makes one.*a lambda has no name"),
+        ([flow.EmptyWorkflow()], r"EmptyWorkflow is no tool by itself.*as_tool\(name"),
         ([Desk], r"Desk is a class.*give Desk\(\.\.\.\).*@rath\.tool above it"),
         (weather, r"tools must be a list.*tools=\[my_tool\]"),
         (rath.tool(weather), r"tools must be a list"),
         ("run_shell_command", r"tools must be a list.*system_tools="),
     ],
-    ids=["number", "untyped", "lambda", "class", "function", "tool", "name"],
+    ids=["number", "untyped", "lambda", "workflow", "class", "function", "tool", "name"],
 )
 def test_what_is_no_tool_is_refused_at_once(tools: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):

@@ -337,6 +337,11 @@ def _check_tool(tool: object) -> None:
             f"{tool.__name__} is a class, and a tool is an object: give {tool.__name__}(...), "
             "and make a plain class a tool with @rath.tool above it"
         )
+    if not isinstance(tool, Tool) and callable(getattr(tool, "as_tool", None)):
+        raise TypeError(
+            f"{type(tool).__name__} is no tool by itself; give what its as_tool(name, description) "
+            "returns, a tool that hands it a task"
+        )
     if not isinstance(tool, Tool):
         raise TypeError(
             f"{tool!r:.80} is no tool; expected a typed function, what @rath.tool makes of one, "
@@ -351,7 +356,9 @@ def _check_tool(tool: object) -> None:
 
 
 def _where(tool: object) -> str:
-    return f"{type(tool).__module__}.{type(tool).__qualname__}"
+    """Return where a tool comes from: its origin, or its class where it has none."""
+    origin = getattr(tool, "origin", None)
+    return origin if isinstance(origin, str) and origin else origin_of(type(tool))
 
 
 MAX_RAW_CHARS = 2000
