@@ -319,6 +319,8 @@ def profile_sessions(sessions: Iterable[Session]) -> Profile:
 
     What several of them came from counts once.
     """
+    if isinstance(sessions, Session):  # type: ignore[unreachable]  # a wrong call
+        raise TypeError("profile_sessions takes sessions, and one was given; write [session]")
     made = Profile()
     for session in sessions:
         made.add(session)

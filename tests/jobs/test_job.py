@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 
@@ -194,7 +195,7 @@ def same_key(_: object) -> str:
     return "k"
 
 
-BAD: list[tuple[list[object], dict[str, object], str]] = [
+BAD: list[tuple[Iterable[object], dict[str, object], str]] = [
     (["a", "a"], {"key": same_key}, "two items have the key 'k'"),
     ([{"x": 1}], {"key": "id"}, "no 'id' to be its key"),
     (["a"], {"concurrency": 0}, "concurrency must be a whole number"),
@@ -209,12 +210,14 @@ BAD: list[tuple[list[object], dict[str, object], str]] = [
     (["a"], {"job": 5}, "job must be a str"),
     (["a"], {"engine": "none:"}, "no engine named 'none'"),
     ([3], {}, "item '0': no session can be made of 3"),
+    (Session.create("empty"), {}, r"items are many.*write \[item\]"),
+    ("text", {}, r"items are many.*write \[item\]"),
 ]
 
 
 @pytest.mark.parametrize(("items", "options", "message"), BAD)
 def test_bad_arguments_are_refused(
-    store: FileStore, items: list[object], options: dict[str, object], message: str
+    store: FileStore, items: Iterable[object], options: dict[str, object], message: str
 ) -> None:
     with pytest.raises((ValueError, TypeError, LookupError), match=message):
         flow.map(agent(), items, store=store, **options)  # type: ignore[arg-type]

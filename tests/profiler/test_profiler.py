@@ -57,6 +57,11 @@ def test_time_is_told_by_module_path() -> None:
     assert all(row.tokens > 0 for row in rows.values() if row.model_calls)
 
 
+def test_one_session_is_no_list_of_sessions() -> None:
+    with pytest.raises(TypeError, match=r"write \[session\]"):
+        profiler.profile_sessions(Session.create("empty"))  # type: ignore[arg-type]  # the point
+
+
 def test_own_time_is_what_no_part_took() -> None:
     """All own times, models, tools and queues together are the time of the whole."""
     out = Team()(Session.from_user_message("go")).synchronize()

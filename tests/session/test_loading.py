@@ -23,6 +23,7 @@ from rath.session import (
     Session,
     assistant_turn_chunk,
     load_session,
+    save_many,
     tool_feedback_chunk,
     user_text_chunk,
 )
@@ -345,6 +346,11 @@ def saved() -> Session:
     session = run(["hi"], user=Session.from_user_message("go")).synchronize()
     session.save()
     return session
+
+
+def test_one_session_is_no_list_to_save() -> None:
+    with pytest.raises(TypeError, match=r"write session\.save\(\)"):
+        save_many(Session.create("empty"))  # type: ignore[arg-type]  # the point
 
 
 def test_parents_are_loaded_from_next_to_the_file(saved: Session, tmp_path: Path) -> None:

@@ -466,6 +466,10 @@ def _items(
         TypeError: No session can be made of one.
         ValueError: Two have one key.
     """
+    if isinstance(items, str | Session):
+        raise TypeError(
+            f"items are many, and one {type(items).__name__} was given; write [item] for one item"
+        )
     digest = hashlib.sha256()
     made: dict[str, Session] = {}
     for index, item in enumerate(items):

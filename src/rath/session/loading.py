@@ -471,6 +471,8 @@ def save_many(sessions: Iterable[Session], *, store: SessionStore | str | None =
     Raises:
         PersistenceError: One cannot be written; those before it may be stored.
     """
+    if isinstance(sessions, Session):  # type: ignore[unreachable]  # a wrong call
+        raise TypeError("save_many takes sessions, and one was given; write session.save()")
     given = list(sessions)
     complete = [_complete_session(each.synchronize()) for each in given]
     where = open_store(store) if isinstance(store, str) else store or default_store()
