@@ -53,8 +53,13 @@ def test_it_is_told_once_for_each_user(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("first", "variables"),
-    [("rath.autosave()", {}), ("rath.autosave(False)", {}), ("", {"OPENRATH_PERSIST": "1"})],
-    ids=["recorded", "decided", "by the environment"],
+    [
+        ("rath.autosave()", {}),
+        ("rath.autosave(False)", {}),
+        ("", {"OPENRATH_PERSIST": "1"}),
+        ("", {"OPENRATH_PERSIST": "0"}),
+    ],
+    ids=["recorded", "decided", "recorded by the environment", "decided by the environment"],
 )
 def test_who_has_decided_is_not_told(tmp_path: Path, first: str, variables: dict[str, str]) -> None:
     assert run(tmp_path, first, **variables) == ""

@@ -114,8 +114,8 @@ def note_unrecorded_run() -> None:
 
 
 def _say_how_to_record() -> None:
-    if _override is not None:
-        return  # the program has decided since
+    if _override is not None or env_value(_PERSIST_ENV):
+        return  # the program has decided since, or the user, with OPENRATH_PERSIST=0
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # no home, or a closed stderr
         marker = cache_dir() / "noted-autosave"
         if marker.exists():
