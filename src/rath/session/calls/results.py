@@ -57,6 +57,8 @@ def exception_result(
 ) -> ResultText:
     """Return the result of a call that raised; its traceback is logged at DEBUG.
 
+    Secrets of the environment and keys of vendors are hidden in both.
+
     Args:
         exc: What it raised.
         tool: Its name.
@@ -66,7 +68,7 @@ def exception_result(
     cause = exc.cause if isinstance(exc, UserExit) else exc
     kind = type(cause).__name__
     try:
-        message = f"{kind}: {cause}"
+        message = redact_content(f"{kind}: {cause}")
     except BaseException:  # noqa: BLE001  # an exception of a tool whose own text fails
         message = kind
     info = _traceback_info(cause, reads_source=reads_source)
