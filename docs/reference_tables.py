@@ -13,6 +13,12 @@ KINDS = {"data": "value", "type": "value"}
 SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
+def signature_of(entry: addnodes.desc) -> nodes.Element:
+    signature = entry[0]
+    assert isinstance(signature, nodes.Element)
+    return signature
+
+
 def first_sentence(entry: addnodes.desc) -> list[nodes.Node]:
     """The first sentence of the docstring of an entry, with the code in it."""
     content = entry[-1]
@@ -36,7 +42,7 @@ def entries(document: nodes.document) -> Iterator[tuple[str, addnodes.desc]]:
     """The entries of a page that stand by themselves, each with the title of its section."""
     for entry in document.findall(addnodes.desc):
         is_member = any(isinstance(above, addnodes.desc) for above in ancestors(entry))
-        if entry.get("domain") == "py" and not is_member and entry[0].get("ids"):
+        if entry.get("domain") == "py" and not is_member and signature_of(entry)["ids"]:
             sections = [each for each in ancestors(entry) if isinstance(each, nodes.section)]
             yield (sections[0][0].astext() if len(sections) > 1 else ""), entry
 
@@ -60,11 +66,11 @@ def table_of(rows: list[tuple[str, addnodes.desc]]) -> nodes.table:
             heading["morecols"] = 2
             body += nodes.row("", heading)
             before = subject
-        signature = entry[0]
-        name = signature.get("fullname") or signature["ids"][0].rpartition(".")[2]
+        signature = signature_of(entry)
+        name = str(signature.get("fullname") or signature["ids"][0].rpartition(".")[2])
         link = nodes.reference("", "", nodes.literal("", name), internal=True)
         link["refid"] = signature["ids"][0]
-        kind = KINDS.get(entry["objtype"], entry["objtype"])
+        kind = KINDS.get(entry["objtype"], str(entry["objtype"]))
         body += nodes.row(
             "",
             cell(link),
@@ -92,7 +98,6 @@ class SummaryTable(SphinxTransform):
         at = next(
             at for at, child in enumerate(page.children)
             if isinstance(child, nodes.section | addnodes.desc | addnodes.index)
-            or child.get("classes") == ["rubric"]
         )  # fmt: skip
         page.insert(at, table_of(rows))
 
