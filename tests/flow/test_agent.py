@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import socket
+import traceback
 from typing import Any
 
 import pytest
 
 import rath
 from rath import flow
-from rath.errors import ToolNameConflictError
+from rath.errors import ProviderConnectionError, ToolNameConflictError
 from rath.session import Session, run_session_loop
 from rath.testing import ScriptedClient, tool_call
 from tests.support.sessions import AGENT
@@ -30,6 +32,25 @@ class Desk:
 
 def results(out: Session) -> list[str]:
     return [str(row.payload["content"]) for row in out.chunk_table if row.kind == "tool_result"]
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_an_endpoint_that_is_not_there_is_told_in_a_few_lines() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    nowhere = flow.Provider(
+        model="m", api_key="k", base_url=f"http://127.0.0.1:{port}/v1", retry_base_seconds=0,
+        retry_max_attempts=2,
+    )  # fmt: skip
+    out = flow.Agent("p", nowhere)(Session.from_user_message("?"))
+    with pytest.raises(ProviderConnectionError) as caught:
+        out.synchronize()
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert len(lines) < 20
+    assert "direct cause" not in "".join(lines)
+    assert lines[-2] == "2 tries failed; this is the last one"
 
 
 # ---------------------------------------------------------------- repr

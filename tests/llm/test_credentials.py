@@ -138,8 +138,14 @@ def test_a_provider_from_config_says_so(home: Path) -> None:
 def test_a_missing_key_says_what_to_do(home: Path) -> None:
     with pytest.raises(ValueError, match="No API key found") as caught:
         resolve()
-    for advice in ("OPENAI_API_KEY", "Provider(api_key=...)", 'provider_kind="local"', str(home)):
+    for advice in (
+        "`rath config init`",
+        "set OPENAI_API_KEY",
+        "Provider(api_key=...)",
+        'provider_kind="local"',
+    ):
         assert advice in str(caught.value)
+    assert str(home) not in str(caught.value)
 
 
 # ---------------------------------------------------------------- a project's own endpoint
@@ -300,7 +306,7 @@ def test_the_purpose_decides_where_to_begin(
 
 
 def test_the_beginning_of_the_error_can_be_chosen() -> None:
-    with pytest.raises(ValueError, match=r"^No key at all\. Set LITELLM_API_KEY"):
+    with pytest.raises(ValueError, match=r"^No key at all\. Run .*, set LITELLM_API_KEY"):
         resolve_account(
             Provider(),
             kind="litellm",

@@ -17,7 +17,13 @@ from uuid import UUID
 
 from rath._async.runtime import AtExit, Running, finish_or_cancel, runtime, wait_interruptibly
 from rath._core.lazy_imports import lazy_modules
-from rath.errors import RathError, SelfWaitError
+from rath.errors import (
+    ProviderConnectionError,
+    ProviderStatusError,
+    ProviderTimeout,
+    RathError,
+    SelfWaitError,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,6 +35,9 @@ else:
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+_PLAIN_FAILURES = (ProviderConnectionError, ProviderStatusError, ProviderTimeout)
+"""Errors whose text says all: frames of rath below would only push it out of sight."""
 
 _INTERRUPT_SECONDS = 1.0
 """How long Ctrl-C waits for the cancelled run to end its child processes before it goes on."""
@@ -334,7 +343,8 @@ class Deferred(Generic[T]):
             self._latest = self._value = on_cancel(self._latest)
             self.cancel_nested()
         except BaseException as exc:  # noqa: BLE001  # kept for every reader of this cell
-            self._error, self._traceback = exc, exc.__traceback__
+            is_plain = isinstance(exc, _PLAIN_FAILURES)
+            self._error, self._traceback = exc, None if is_plain else exc.__traceback__
             _failed.add(self)
             self.cancel_nested()
         finally:

@@ -128,7 +128,8 @@ def find_mcp_server(
         enabled = next(filter(None, lists), None)
         if enabled is None:
             raise KeyError(
-                f"no MCP server name given, and mcp.default_enabled is empty. {_available(servers)}"
+                "no MCP server name given, and mcp.default_enabled is empty. "
+                f"{_available('MCP server', servers)}"
             )
         if len(enabled) > 1:
             raise KeyError(
@@ -151,7 +152,7 @@ def _find_provider(noun: str, section: str, name: str | None) -> Found[Any]:
         files = " or ".join(str(path) for path in config_layer_paths())
         raise KeyError(
             f"no {noun} name given, and {section}.default_provider is not set in {files}. "
-            f"{_available(tables)}"
+            f"{_available(noun, tables)}"
         )
     return _find_entry(noun, name, tables)
 
@@ -165,9 +166,12 @@ def _find_entry(
             return Found(store, name, entries[name])
         searched.append((store, entries))
     near = did_you_mean(name, [each for _, entries in searched for each in entries])
-    raise KeyError(f"no {noun} named {name!r}.{near} {_available(searched)}")
+    raise KeyError(f"no {noun} named {name!r}.{near} {_available(noun, searched)}")
 
 
-def _available(tables: Iterable[tuple[ConfigStore, Mapping[str, EntryT]]]) -> str:
-    texts = (f"{', '.join(entries) or 'none'} in {store.path}" for store, entries in tables)
-    return f"Available: {'; '.join(texts)}."
+def _available(noun: str, tables: Iterable[tuple[ConfigStore, Mapping[str, EntryT]]]) -> str:
+    listed = [*tables]
+    texts = (f"{', '.join(entries) or 'none'} in {store.path}" for store, entries in listed)
+    is_bare = noun == "LLM provider" and not any(entries for _, entries in listed)
+    advice = " `rath config init` sets one up." if is_bare else ""
+    return f"Available: {'; '.join(texts)}.{advice}"

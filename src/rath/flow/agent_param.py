@@ -164,5 +164,8 @@ def resolve_provider_arg(
         is_open = provider.model is None and model is not None
         return replace(provider, model=model) if is_open else provider
     if model is None:
-        raise ValueError("no provider given; pass a Provider, provider='NAME' or model='NAME'")
+        raise ValueError(
+            "no provider given: pass model='NAME' or a Provider; Provider.from_config() is the one "
+            "that `rath config init` set up"
+        )
     return Provider(model=model) if base is None else replace(base, model=model)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from rath import __version__
 from rath._async import retry as retries
 from rath._async.limiter import Caps, Gate, Limiter
-from rath.errors import InvalidRequestError, ProviderStatusError
+from rath.errors import InvalidRequestError, ProviderConnectionError, ProviderStatusError
 from rath.llm.chat_response import RathLLMStreamDelta
 from rath.llm.credentials import AccountSource, RequestTarget
 from rath.llm.errors import ModelLister, explain_refusal, retry_verdict
@@ -188,6 +188,8 @@ class ModelCaller(ABC, Generic[P]):
                 raise
             raise explained from exc
         except Exception as exc:
+            if isinstance(exc, ProviderConnectionError) and len(call.attempts) > 1:
+                exc.add_note(f"{len(call.attempts)} tries failed; this is the last one")
             call.fail(exc)
             raise
         except asyncio.CancelledError:

@@ -20,7 +20,7 @@ from rath import config
 from rath._core.dataclasses import dataclass
 from rath._core.options import Sourced, first_set
 from rath.config.env import resolve_with_origin
-from rath.config.paths import config_layer_paths, resolve_config_dir, resolve_config_path
+from rath.config.paths import config_layer_paths, resolve_config_dir
 from rath.config.redaction import Redactor
 from rath.config.secrets import ensure_config_dir_gitignore
 from rath.errors import ConfigError, ManifestVersionError
@@ -287,7 +287,7 @@ class Account:
         """
         chosen = requested or (self.model.value if self.model else None)
         if not chosen:
-            raise ValueError(f"model is required: name one{advice}")
+            raise ValueError(f"model is required: name one{advice}; `rath config init` sets one up")
         return chosen
 
     def target(
@@ -400,12 +400,9 @@ def resolve_account(
             "rath config set --project llm.providers.NAME.api_key -"
         )
     head = missing or f"No API key found for provider kind {kind!r}"
-    try:
-        path = repr(str(resolve_config_path()))
-    except OSError:
-        path = "a config"
-    advice = [f"Set {variables.api_key(account.base_url.value)[0]}"]
-    advice += [f"pass {type(source).__name__}(api_key=...)", f"or store one with {path}"]
+    variable = variables.api_key(account.base_url.value)[0]
+    advice = ["Run `rath config init`", f"set {variable}"]
+    advice += [f"or pass {type(source).__name__}(api_key=...)"]
     local = (
         ' A model that needs no key runs inside the process: Provider(provider_kind="local").'
         if purpose == "chat"

@@ -326,8 +326,8 @@ class ErrorMapping:
         target, problem = self._target, "it did not open in time"
         if not isinstance(error, ConnectTimeout):
             problem = one_line_preview(target.redactor.text(str(error)), errors.MAX_MESSAGE)
-        found = errors.connection_error(target, problem)
-        raise found from target.redactor.cause(without_locals(error))
+        # What caused it is in its text: a chain of tracebacks would hide the last line.
+        raise errors.connection_error(target, problem) from None
 
 
 # ---------------------------------------------------------------- heads

@@ -94,7 +94,8 @@ def provider_for(
     if provider is None:
         raise ValueError(
             f"no provider for {operation}: pass agent_provider=Provider(model=...), or bind one "
-            "to the session with session.to(provider)"
+            "to the session with session.to(provider); Provider.from_config() is the one that "
+            "`rath config init` set up"
         )
     if not isinstance(provider, Provider):
         raise TypeError(

@@ -85,6 +85,8 @@ _BUILT_IN = {
     "run_code": "rath.flow.tool.system_tool:RUN_CODE",
 }
 
+BUILT_IN_NAMES = frozenset(_BUILT_IN)
+
 _YIELDING = frozenset({"edit_workspace_file"})
 """Built-in tools that 1.3 did not have, so that programs may have a tool of that name already."""
 

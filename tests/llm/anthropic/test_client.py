@@ -201,5 +201,5 @@ def test_the_environment_fills_what_the_provider_leaves_open(
 
 def test_a_missing_key_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with pytest.raises(ValueError, match=r"No Anthropic api_key.* Set ANTHROPIC_API_KEY"):
+    with pytest.raises(ValueError, match=r"No Anthropic api_key.*, set ANTHROPIC_API_KEY"):
         RathAnthropicChatClient(Provider(model="m"))

@@ -45,6 +45,7 @@ from rath.session.record import ToolStatus
 from rath.session.run.hook_calls import CallHooks
 from rath.session.session import Session
 from rath.session.tooling import (
+    BUILT_IN_NAMES,
     MAX_QUICK_CHARS,
     ArgumentChecker,
     BadArguments,
@@ -286,7 +287,9 @@ class ToolRounds:
         """Parse, check and place a call; on a worker thread."""
         offer = self.table.get(call.name)
         if offer is None:
-            refusal = encode_failure("unknown_tool", f"unknown tool {call.name!r}")
+            needs_place = call.name in BUILT_IN_NAMES and not self.placement.is_chosen
+            why = ": it works in a sandbox, and the session has none" if needs_place else ""
+            refusal = encode_failure("unknown_tool", f"unknown tool {call.name!r}{why}")
             return CheckedCall(call, None, refusal=refusal)
         arguments: dict[str, Any] | None = None
         try:
