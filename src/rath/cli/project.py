@@ -37,7 +37,7 @@ class Team(rath.Workflow):
 
     def __init__(self) -> None:
         self.agent = rath.Agent(
-            "Use the `word_count` tool to count words, then answer in one short sentence.",
+            "Use the `word_count` tool, then answer briefly.",
             rath.Provider.from_config(),
             tools=[word_count],
         )
