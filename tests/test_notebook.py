@@ -28,7 +28,7 @@ class Shown:
         self.update(picture)
         return self
 
-    def update(self, picture: Any) -> None:
+    def update(self, picture: Any, /) -> None:
         self.pictures.append(picture._repr_html_())  # the protocol of IPython
         self.is_shown.set()
 
@@ -95,12 +95,15 @@ def test_the_extension_is_loaded_and_unloaded(
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     events: dict[str, list[Callable[..., object]]] = {"pre_run_cell": [], "post_run_cell": []}
-    shell: Any = SimpleNamespace(
-        events=SimpleNamespace(
-            register=lambda name, function: events[name].append(function),
-            unregister=lambda name, function: events[name].remove(function),
-        )
-    )
+
+    class Events:
+        def register(self, event: str, function: Callable[..., object]) -> None:
+            events[event].append(function)
+
+        def unregister(self, event: str, function: Callable[..., object]) -> None:
+            events[event].remove(function)
+
+    shell: Any = SimpleNamespace(events=Events())
     notebook.load_ipython_extension(shell)
     notebook.load_ipython_extension(shell)  # %reload_ext
     assert [len(each) for each in events.values()] == [1, 1]

@@ -46,7 +46,7 @@ class Shell(Protocol):
 class Display(Protocol):
     """What IPython gives for something that is shown and changes."""
 
-    def update(self, shown: object) -> None: ...
+    def update(self, picture: object, /) -> None: ...
 
 
 class LiveRuns:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+<<<<<<< HEAD
 import socket
 import traceback
 from typing import Any
+=======
+from typing import Any, cast
+>>>>>>> d3b1b92 (Give pyright the types of tools and inputs)
 
 import pytest
 
@@ -103,8 +107,9 @@ def test_a_typed_function_is_a_tool() -> None:
 )
 def test_methods_and_partials_are_tools(function: Any, name: str) -> None:
     if isinstance(function, functools.partial):
-        functools.update_wrapper(function, weather)
-    (tool,) = flow.Agent("p", PROVIDER, tools=[function]).tools
+        functools.update_wrapper(cast("Any", function), weather)
+    given: list[Any] = [function]
+    (tool,) = flow.Agent("p", PROVIDER, tools=given).tools
     assert tool.name == name
 
 
@@ -131,8 +136,11 @@ def test_two_functions_of_one_name_are_told_apart_by_where_they_stand() -> None:
         agent(Session.from_user_message("?"))
 
 
-def untyped(city):  # type: ignore[no-untyped-def]
+def untyped(city: str) -> str:
     return city
+
+
+untyped.__annotations__.clear()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +148,7 @@ def untyped(city):  # type: ignore[no-untyped-def]
     [
         ([3], r"3 is no tool; expected a typed function, what @rath\.tool makes of one"),
         ([untyped], r"as @rath\.tool makes one.*parameter 'city' has no hint"),
-        ([lambda: None], r"as @rath\.tool makes one.*a lambda has no name"),
+        ([cast("Any", lambda: None)], r"as @rath\.tool makes one.*a lambda has no name"),
         ([flow.EmptyWorkflow()], r"EmptyWorkflow is no tool by itself.*as_tool\(name"),
         ([Desk], r"Desk is a class.*give Desk\(\.\.\.\).*@rath\.tool above it"),
         (weather, r"tools must be a list.*tools=\[my_tool\]"),

@@ -155,7 +155,7 @@ def test_mismatches_are_listed_and_nothing_is_written() -> None:
         ("agent.examples", [{"kind": "user_text"}], "expected a list of rows"),
         (
             "agent.examples",
-            [{"kind": "user_text", "payload": {}}],
+            [{"kind": "user_text", "payload": dict[str, str]()}],
             "no row is of the kind 'user_text'; known: system, user, assistant, tool_result",
         ),
         (

@@ -156,7 +156,7 @@ def _json_rows(path: Path, text: str) -> list[Any]:
 def _example(index: int, row: Any) -> Example:
     if isinstance(row, Example):
         return row
-    given = row if isinstance(row, str | Session) else _first(row, _INPUT)
+    given: Any = row if isinstance(row, str | Session) else _first(row, _INPUT)
     if given is None:
         raise ValueError(
             f"row {index} has no input; expected a member {' or '.join(_INPUT)}: {row!r:.80}"
@@ -171,7 +171,7 @@ def _example(index: int, row: Any) -> Example:
     listed = [tags] if isinstance(tags, str) else cast("Iterable[object]", tags or ())
     return Example(
         key=str(index if key in (None, "") else key),
-        input=given,
+        input=cast("str | Session", given),
         expected=None if is_bare else _first(row, _EXPECTED),
         tags=tuple(map(str, listed)),
         row=row,

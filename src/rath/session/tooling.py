@@ -113,10 +113,10 @@ def as_tool(value: object) -> Tool:
     is_function = inspect.isroutine(value) or isinstance(value, functools.partial)
     if is_function and not isinstance(value, Tool):
         try:
-            return _tool_of(value)
+            return _tool_of(cast("object", value))
         except TypeError as exc:
             raise TypeError(f"no tool, as @rath.tool makes one of a typed function: {exc}") from exc
-    _check_tool(value)
+    _check_tool(cast("object", value))
     return cast("Tool", value)
 
 
