@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import functools
-<<<<<<< HEAD
 import socket
 import traceback
-from typing import Any
-=======
 from typing import Any, cast
->>>>>>> d3b1b92 (Give pyright the types of tools and inputs)
 
 import pytest
 

@@ -10,11 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 
+import rath
 from rath.flow import Agent
 from rath.llm.chat_request import RathLLMChatRequest
 from rath.serving import Principal, ServerOptions, TokenFile, asgi
 from rath.session.persistence.store import FileStore
-from rath.session.tooling import ask
 from rath.testing import ScriptedClient, tool_call
 from tests.support.serving import listening
 from tests.support.sessions import FunctionTool
@@ -77,7 +77,7 @@ def client(tmp_path: Path, removed: list[str]) -> Generator[AguiClient]:
     store = FileStore(tmp_path / "sessions")
     options = ServerOptions(tokens=tokens, store=store, openai=False, a2a=False, mcp=False)
     tools = [
-        FunctionTool("question", lambda *_: ask("Which colour?")),
+        FunctionTool("question", lambda *_: rath.ask("Which colour?")),
         GuardedTool("remove", lambda *_: removed.append("removed")),
     ]
     team = Agent("x", ScriptedClient([answer] * 10).provider, tools, system_tools=False)

@@ -45,7 +45,7 @@ except LookupError as exc:
 
 What `rath` says when something goes wrong, why, and what to do about it.
 Look for a part of the message: names, numbers and paths in it are others on your machine.
-`/srv/project` stands for the project, and `/home/you` for your home.
+`/srv/project` stands for the project, and `~` for your home.
 The page is made by a program that meets each of these errors.
 [Errors: who failed](../tutorial/errors.md) tells which are raised, and which the model reads.
 """
@@ -175,7 +175,7 @@ class Machine:
 
     def plain(self, text: str) -> str:
         """Replace in a text what differs from machine to machine."""
-        for folder, name in ((self.project, "/srv/project"), (self.home, "/home/you")):
+        for folder, name in ((self.project, "/srv/project"), (self.home, "~")):
             for form in {str(folder), str(folder.resolve())}:
                 text = text.replace(form, name)
         text = re.sub(r"\S*/error_cases/(\w+\.py):\d+", r"\1:12", text)

@@ -276,12 +276,10 @@ def _runs(
 
 
 def _node_of(session: Session) -> RecordedNode:
-    cell = session.core.body
+    core, cell = session.core, session.core.body
     with suppress(Exception):  # whoever reads the session gets its error; here counts what it wrote
         session.synchronize()
-    body = (
-        Body(session.partial_table) if cell.latest is None else session.core.inherited(cell.latest)
-    )
+    body = Body(session.partial_table) if cell.latest is None else core.inherited(cell.latest)
     # One that was loaded has no error, but its log tells of it.
     failure = None if body.unfinished is None else body.unfinished.failure
     has_failed = cell.error() is not None or (failure is not None and failure.how == "failed")
