@@ -110,14 +110,17 @@ def as_tool(value: object) -> Tool:
         TypeError: It is neither, or the function cannot be a tool: a parameter has no type.
         ValueError: No model could call the function by its name.
     """
-    is_function = inspect.isroutine(value) or isinstance(value, functools.partial)
-    if is_function and not isinstance(value, Tool):
+    if _is_function(value) and not isinstance(value, Tool):
         try:
             return _tool_of(cast("object", value))
         except TypeError as exc:
             raise TypeError(f"no tool, as @rath.tool makes one of a typed function: {exc}") from exc
     _check_tool(cast("object", value))
     return cast("Tool", value)
+
+
+def _is_function(value: object) -> bool:
+    return inspect.isroutine(value) or isinstance(value, functools.partial)
 
 
 def as_tools(values: object, *, known: type | tuple[type, ...] = ()) -> list[Tool]:
