@@ -392,7 +392,7 @@ class _Search:
             )
         expected = member_of(item, "expected")
         hint = f"score {score:g} of 1" + ("" if expected is None else f"; expected: {expected}")
-        return _Trial(item, session.text() or "", float(score), feedback or hint)
+        return _Trial(item, session.text(), float(score), feedback or hint)
 
     def _ask(self, prompt: str) -> str:
         """Return what the reflecting model says; the same prompt again is another question."""
@@ -402,7 +402,7 @@ class _Search:
             Session.from_user_message(prompt), run=key, store=self._options.store
         )
         self._usd[key] = answer.cumulative_cost.usd
-        return answer.text() or ""
+        return answer.text()
 
     def _record(self, texts: Mapping[str, str], score: float, parents: Sequence[int]) -> UUID:
         """Store the session of a candidate, whose parents are those that it comes from."""

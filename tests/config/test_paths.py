@@ -137,6 +137,9 @@ TOUCH_THE_ENVIRONMENT = {
     "backend/bubblewrap/command.py",  # tells which of a command's variables were only inherited
     "backend/host/process.py",  # hands a fixed list on to commands
     "backend/host/supervisor.py",  # hands on what the loader of programs needs
+    "cli/app.py",  # sees whether a shell asks it to complete words
+    "cli/completion.py",  # finds the shell, and where that keeps its scripts
+    "cli/terminal.py",  # asks which pager is wanted, and whether colours are
     "cli/runs.py",  # reads the token from the variable that an option names
     "cli/render.py",  # asks how wide the terminal is said to be
     "conformance/sandbox.py",  # sets what a command must not see, starts what it must not

@@ -172,7 +172,7 @@ def _show_resumed(session: Session, stopped: Session, store: str | None, *, as_j
         say_json({**facts, "stopped": stopped.id, "calls": calls})
         return
     head(f"{session.id}: {outcome['state']}, {count_of(n_rows, 'row')}")
-    for text in (session.text() or "").splitlines():
+    for text in session.text().splitlines():
         item(text)
     if stopped is not session:
         item(f"because of session {stopped.id}")

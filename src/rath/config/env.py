@@ -126,7 +126,11 @@ _SPECS = (
     ),
     EnvSpec("SSL_CERT_FILE", EnvKind.ROUTING, "model calls: certificates to trust, one file"),
     EnvSpec("SSL_CERT_DIR", EnvKind.ROUTING, "model calls: certificates to trust, a directory"),
-    EnvSpec("XDG_CACHE_HOME", EnvKind.ROUTING, "the embedded model: where its file is kept"),
+    EnvSpec(
+        "XDG_CACHE_HOME",
+        EnvKind.ROUTING,
+        "the embedded model: where its file is kept; and notes that are told once",
+    ),
 )
 _BY_NAME = {spec.name: spec for spec in _SPECS}
 

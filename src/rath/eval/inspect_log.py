@@ -120,7 +120,7 @@ def _sample(run: ItemRun, scores: Sequence[ScoredItem], evaluation: Evaluation) 
     problems = [each.error for each in scores if each.error is not None]
     error = run.error if run.status != "done" else (problems[0] if problems else None)
     rows = () if session is None else tuple(session.chunk_table)
-    answer = "" if session is None else session.text() or ""
+    answer = "" if session is None else session.text()
     first = next((each.content for each in rows if isinstance(each.content, UserText)), None)
     usage = {} if session is None else _usage(session)
     model = next(iter(usage), "none")

@@ -118,7 +118,7 @@ class Scorer(ABC):
 
 def answer_of(session: Session) -> str:
     """Return the answer that is scored: the last text of the session."""
-    return session.text() or ""
+    return session.text()
 
 
 def _expected_text(example: Example) -> str:

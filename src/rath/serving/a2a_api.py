@@ -428,7 +428,7 @@ def _end_of(session: Session) -> _End:
         case Completed():
             answer = plain_answer(session)
             if answer is None or isinstance(answer, str):
-                parts = [new_text_part(answer or session.text() or "")]
+                parts = [new_text_part(answer or session.text())]
             else:
                 parts = [new_data_part(answer)]
             return _End(TaskState.TASK_STATE_COMPLETED, parts, files)

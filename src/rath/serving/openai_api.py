@@ -586,7 +586,7 @@ def answer_of(session: Session) -> RunAnswer:
     if answer is not None and not isinstance(answer, str):
         text = msgspec.json.encode(answer).decode()
     else:
-        text = answer or session.text() or ""
+        text = answer or session.text()
     match outcome:
         case Cancelled():
             return RunAnswer(text, "stop", "cancelled", None)

@@ -438,7 +438,7 @@ def run_answer(session: Session) -> ServedAnswer:
 
 
 def _last_text(session: Session) -> str:
-    return session.text() or ""
+    return session.text()
 
 
 def outcome_note(session: Session) -> str:
