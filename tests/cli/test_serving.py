@@ -52,6 +52,11 @@ def test_what_cannot_be_served_is_refused(rath: Rath) -> None:
     rath("serve team", ends=2, err="No such command 'team'")
 
 
+def test_an_address_of_the_network_is_not_announced_without_a_token(rath: Rath) -> None:
+    done = rath(f"serve {PROGRAM} --host 0.0.0.0 --port 0", ends=2, err="rath serve token add NAME")
+    assert "serving 'Team' at" not in done.output
+
+
 def test_a_server_ends_on_sigterm_and_its_sessions_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rath", "serve", PROGRAM, "--name", "team", "--port", "0"]
     with subprocess.Popen(

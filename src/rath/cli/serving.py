@@ -63,6 +63,7 @@ def serve_workflow(
         DISCONNECT_SECONDS,
         ServerOptions,
         asgi,
+        require_token,
         serve,
     )
 
@@ -76,7 +77,7 @@ def serve_workflow(
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     address = f"{scheme}://{shown}:{listening.getsockname()[1]}"
-    with use_store(store) as opened, misuse_on(ValueError, TypeError):
+    with listening, use_store(store) as opened, misuse_on(ValueError, TypeError):
         options = ServerOptions(
             openai=openai or is_all,
             a2a=a2a or is_all,
@@ -89,6 +90,7 @@ def serve_workflow(
             url=url or address,
             disconnect_grace=None if keep else DISCONNECT_SECONDS,
         )
+        require_token(str(listening.getsockname()[0]), options)
         served = name or reference.rpartition(":")[2].rpartition(".")[2]
         app = asgi({served: workflow}, options)
         typer.echo(f"serving {served!r} at {address}", err=True)

@@ -460,6 +460,23 @@ def build_server(
     return _Server(config, app, chosen.stop_seconds)
 
 
+def require_token(host: str, options: ServerOptions) -> None:
+    """Refuse an address that others than this machine can reach while nobody has a token.
+
+    Args:
+        host: Address to listen on.
+        options: Those of the application.
+
+    Raises:
+        ValueError: Nobody has a token, and others than this machine could call.
+    """
+    if not _is_loopback(host) and not options.tokens.principals():
+        raise ValueError(
+            f"serving on {host!r} needs a token, or everybody on that network could run the "
+            "workflow; make one with `rath serve token add NAME`, or serve on 127.0.0.1"
+        )
+
+
 def serve(
     app: ASGIApp,
     listening: socket.socket,
@@ -484,13 +501,10 @@ def serve(
         ValueError: Nobody has a token, and others than this machine could call.
     """
     chosen = options or ServerOptions()
-    host = str(listening.getsockname()[0])
-    is_open = not _is_loopback(host)
-    if is_open and not chosen.tokens.principals():
+    try:
+        require_token(str(listening.getsockname()[0]), chosen)
+    except ValueError:
         listening.close()
-        raise ValueError(
-            f"serving on {host!r} needs a token, or everybody on that network could run the "
-            "workflow; make one with `rath serve token add NAME`, or serve on 127.0.0.1"
-        )
+        raise
     server = build_server(app, chosen, certificate=certificate, key=key)
     server.run(sockets=[listening])
