@@ -94,7 +94,7 @@ def test_a_run_that_waits_says_how_to_go_on_and_ends_with_1(rath: Rath, team: Te
     ("words", "problem"),
     [
         (("run", "team:team"), "the message is empty"),
-        (("run", "team:nobody", "hi"), "no attribute 'nobody'"),
+        (("run", "team:nobody", "hi"), "no attribute 'nobody'. Workflows there: team"),
         (("run", "team:team", "hi", "--sandbox", "locl"), "locl"),
         (("run", "team:team", "hi", "--session", "ffffffff"), "begins with 'ffffffff'"),
         (("chat", "nowhere:team"), "no module 'nowhere'"),

@@ -330,9 +330,17 @@ def load_object(name: str, expected: str) -> object:
     found: object = _module(module_name)
     for part in path.split("."):
         if not hasattr(found, part):
-            raise Misuse(f"{name!r}: no attribute {part!r}.{did_you_mean(part, dir(found))}")
+            advice = did_you_mean(part, dir(found)) or _workflows_in(found)
+            raise Misuse(f"{name!r}: no attribute {part!r}.{advice}")
         found = getattr(found, part)
     return found
+
+
+def _workflows_in(found: object) -> str:
+    if not isinstance(found, ModuleType):
+        return ""
+    names = [name for name, each in vars(found).items() if isinstance(each, Workflow)]
+    return f" Workflows there: {', '.join(names)}" if names else ""
 
 
 def _module(name: str) -> ModuleType:
