@@ -90,6 +90,11 @@ def test_a_run_that_waits_says_how_to_go_on_and_ends_with_1(rath: Rath, team: Te
     assert (facts["state"], facts["waiting"][0]["call"]) == ("needs_approval", "c1")
 
 
+def test_a_question_without_a_schema_is_to_be_answered_by_a_text(rath: Rath, team: Team) -> None:
+    team("tool_call('pick', {}, id='c1')", "'Blue it is.'")
+    rath("run", "team:team", "pick", ends=Exit.WORLD, out="rath answer --text ")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -261,7 +261,9 @@ def reply_commands(session: Session, call: OpenCall, store: str | None = None) -
             yield f"rath deny {place} REASON"
             yield f"rath edit {place} ARGUMENTS"
         case "input":
-            yield f"rath answer {place} VALUE"
+            # Without a schema the answer is most often a text, which JSON would want in quotes.
+            text = "--text " if call.said.questions[-1].interrupt.schema is None else ""
+            yield f"rath answer {text}{place} VALUE"
         case _:
             decided = shlex.quote(f"{call.call.id}=CHOICE")
             yield f"rath resume {shown}{session.id} MODULE:WORKFLOW --decide {decided}"
