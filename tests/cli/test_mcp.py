@@ -464,6 +464,7 @@ def test_a_server_is_added_by_its_command(rath: Rath, home: Path) -> None:
     assert entry_of(home, "clock") == {"command": words, "env": {"ZONE": "${ZONE}"}}
     rath("mcp ls", ends=0, out=("clock", "own"))
     rath("mcp add clock other", ends=2, err="--force replaces it")
+    rath("mcp add zone clock --zone UTC", ends=2, err="Options of the command stand after --.")
     rath("mcp add --force clock", "no-such-program-as-this --fast", ends=0, err="no program")
     assert entry_of(home, "clock") == {"command": ["no-such-program-as-this", "--fast"]}
 

@@ -67,6 +67,12 @@ def test_every_verb_stands_in_one_section_of_the_help() -> None:
 
 def test_an_unknown_option_names_the_nearest(rath: Rath) -> None:
     rath("ls --jsno", ends=2, out="", err="no option '--jsno'. Did you mean '--json'?")
+    rath("ls -x", ends=2, out="", err="no option '-x'.")
+
+
+def test_a_choice_that_is_none_is_refused_without_words_of_a_library(rath: Rath) -> None:
+    done = rath("ls --by state", ends=2, out="", err="'state' is not one of")
+    assert "Value error" not in done.stderr
 
 
 @pytest.mark.parametrize(

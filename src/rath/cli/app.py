@@ -61,6 +61,21 @@ _COMPLAINTS = cast(
 )
 
 
+def _say_complaint(complaint: _Complaint) -> None:
+    option: str | None = getattr(complaint, "option_name", None)
+    if option and hasattr(complaint, "possibilities"):
+        advice = did_you_mean(option, getattr(complaint, "possibilities", None) or ())
+        verb = complaint.ctx and complaint.ctx.command
+        if verb and any("COMMAND" in (each.metavar or "") for each in verb.params):
+            advice += " Options of the command stand after --."
+        complain(f"no option {option!r}.{advice}")
+    else:
+        # What a converter raised comes with the name that pydantic has for its kind.
+        complain(complaint.format_message().replace(": Value error, ", ": "))
+    if complaint.ctx is not None:
+        typer.echo(f"See: {complaint.ctx.command_path} --help", err=True)
+
+
 _TEXTS: tuple[object, ...] = (str, str | None, list[str], list[str] | None)
 
 
@@ -247,14 +262,7 @@ class _CommandLine(_Verbs):
             code = Exit.WORLD
         except _COMPLAINTS as exc:
             complaint = cast("_Complaint", exc)
-            option = getattr(exc, "option_name", None)
-            if getattr(exc, "possibilities", None) is not None and option:
-                near = did_you_mean(option, getattr(exc, "possibilities", ()))
-                complain(f"no option {option!r}.{near}")
-            else:
-                complain(complaint.format_message())
-            if complaint.ctx is not None:
-                typer.echo(f"See: {complaint.ctx.command_path} --help", err=True)
+            _say_complaint(complaint)
             code = complaint.exit_code
         sys.exit(code if isinstance(code, int) else 0)
 
