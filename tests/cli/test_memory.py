@@ -224,7 +224,7 @@ def test_an_index_that_somebody_holds_is_a_problem_in_words(
 
 def test_an_index_can_be_built_again(rath: Rath) -> None:
     added(rath, TEA)
-    assert rath("memory rebuild").stdout == "1 files indexed, 0 entries had been wrong\n"
+    assert rath("memory rebuild").stdout == "1 file indexed, 0 entries had been wrong\n"
     report = json.loads(rath("memory rebuild --json").stdout)
     assert (report["files"], report["wrong"]) == (1, 0)
 

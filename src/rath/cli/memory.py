@@ -16,7 +16,7 @@ import rath.memory
 from rath import config
 from rath._core.dataclasses import dataclass
 from rath.cli.lists import Limit, TextFilter, page_of, say_page
-from rath.cli.render import busy, one_line, say_table
+from rath.cli.render import busy, count_of, one_line, say_table
 from rath.cli.terminal import (
     AsJson,
     CommandError,
@@ -148,7 +148,7 @@ def rebuild(path: StorePath = None, namespace: Namespace = None, as_json: AsJson
     if as_json:
         say_json({"files": report.n_files, "wrong": report.n_wrong})
     else:
-        say(f"{report.n_files} files indexed, {report.n_wrong} entries had been wrong")
+        say(f"{count_of(report.n_files, 'file')} indexed, {report.n_wrong} entries had been wrong")
 
 
 def list_notes(
@@ -182,7 +182,7 @@ def list_notes(
             ],
             ["", "dim"],
         )  # fmt: skip
-        note(f"{sum(not entry.is_dir for entry in shown)} files in {name}")
+        note(f"{count_of(sum(not each.is_dir for each in shown), 'file')} in {name}")
 
     say_page(
         page_of(entries, "entry", text=filter_text, limit=limit),
