@@ -36,7 +36,9 @@ def session_of(item: object) -> Session:
     Raises:
         TypeError: It is something else.
     """
-    made: object = item if isinstance(item, Session | str) else member_of(item, "input")
+    made: object = item
+    if not isinstance(item, Session | str):
+        made = member_of(item, "input")
     if isinstance(made, str):
         return Session.from_user_message(made)
     if not isinstance(made, Session):
@@ -44,7 +46,7 @@ def session_of(item: object) -> Session:
             f"no session can be made of {item!r:.80}: expected a Session, a text, or something "
             "with `input`; or give the function that makes one"
         )
-    return cast("Session", made)
+    return made  # pyright: ignore[reportUnknownVariableType]  # of any output
 
 
 def member_of(item: object, name: str) -> object:

@@ -69,7 +69,7 @@ def own_and(*others: str) -> list[str]:
 
 
 def asked(user: Session, **options: Any) -> Session:
-    given = {"system_tools": True, **options}
+    given: dict[str, Any] = {"system_tools": True, **options}
     return run(["ok"], FunctionTool("echo", echo), user=user, **given).synchronize()
 
 

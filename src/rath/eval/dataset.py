@@ -156,14 +156,14 @@ def _json_rows(path: Path, text: str) -> list[Any]:
 def _example(index: int, row: Any) -> Example:
     if isinstance(row, Example):
         return row
-    given: Any = row if isinstance(row, str | Session) else _first(row, _INPUT)
+    is_bare = isinstance(row, str | Session)
+    given: Any = cast("object", row) if is_bare else _first(row, _INPUT)
     if given is None:
         raise ValueError(
             f"row {index} has no input; expected a member {' or '.join(_INPUT)}: {row!r:.80}"
         )
     if not isinstance(given, str | Session):
         given = json.dumps(_plain(given), ensure_ascii=False, default=str)
-    is_bare = isinstance(row, str | Session)
     key = None if is_bare else _first(row, _KEY)
     tags: object = None if is_bare else member_of(row, "tags")
     if not isinstance(tags, str | Iterable | None):

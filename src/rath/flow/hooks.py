@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID, uuid4
 
 from rath._async.bridge import is_async
@@ -190,7 +190,7 @@ def _call_hook(hook: Hook, *arguments: object) -> Session | None:
         exc.add_note(f"in the hook {hook_name(hook.call)}")
         raise
     if given is None or isinstance(given, Session):
-        return cast("Session | None", given)
+        return given  # pyright: ignore[reportUnknownVariableType]  # of any output
     if inspect.iscoroutine(given):
         given.close()
         raise TypeError(f"the hook {hook_name(hook.call)} gave a coroutine: {SYNC_ONLY}")

@@ -468,7 +468,8 @@ def _items(
     """
     if isinstance(items, str | Session):
         raise TypeError(
-            f"items are many, and one {type(items).__name__} was given; write [item] for one item"
+            f"items are many, and one {'text' if isinstance(items, str) else 'session'} was given; "
+            "write [item] for one item"
         )
     digest = hashlib.sha256()
     made: dict[str, Session] = {}

@@ -55,19 +55,19 @@ class SessionCore:
         provider: Provider | None = None,
         lineage: SessionLineage | None = None,
     ) -> None:
-        self.id = id
-        self.body = body
-        self.provenance = provenance
-        self.placement = placement
-        self.provider = provider
-        self.lineage = lineage
+        self.id: UUID = id
+        self.body: Deferred[Body] = body
+        self.provenance: Provenance = provenance
+        self.placement: Placement = placement
+        self.provider: Provider | None = provider
+        self.lineage: SessionLineage | None = lineage
         self.late: Record | None = None
         """The record where late entries have made it longer than that of the body."""
 
-        self.was_placed = False
+        self.was_placed: bool = False
         """Whether somebody has placed the session since it was made or loaded."""
 
-        self.depth = 0
+        self.depth: int = 0
         """How often the session was entered by `with`."""
 
     def as_parent(self) -> Edge:

@@ -112,10 +112,10 @@ def as_tool(value: object) -> Tool:
     """
     if _is_function(value) and not isinstance(value, Tool):
         try:
-            return _tool_of(cast("object", value))
+            return _tool_of(value)
         except TypeError as exc:
             raise TypeError(f"no tool, as @rath.tool makes one of a typed function: {exc}") from exc
-    _check_tool(cast("object", value))
+    _check_tool(value)
     return cast("Tool", value)
 
 
