@@ -101,7 +101,8 @@ class LiveRuns:
         """Return the runs as HTML: how each stands, its rows, and what was said last."""
         sessions = self._sessions[-MAX_RUNS:]
         n_pending = sum(each.is_pending for each in self._sessions)
-        title = html.facts(f"{len(self._sessions)} runs", [f"{n_pending} pending"])
+        n_runs = len(self._sessions)
+        title = html.facts(f"{n_runs} run{'' if n_runs == 1 else 's'}", [f"{n_pending} pending"])
         head = ("session", "state", "rows", "last")
         return title + html.table(head, map(_cells, sessions))
 

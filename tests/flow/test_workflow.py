@@ -596,3 +596,22 @@ def test_the_number_of_tries_is_the_agents() -> None:
     with pytest.raises(OutputError, match="2 tries"):
         _ = agent(user()).output
     assert client.n_left == 1
+
+
+def test_a_notebook_shows_a_workflow_as_a_tree_without_markup_of_others() -> None:
+    class Both(flow.Workflow):
+        def __init__(self) -> None:
+            self.second = flow.Agent("<b>Two</b>", flow.Provider(model="m"))
+            self.first = flow.Compressor("One", flow.Provider(model="m"))
+            self.inner = flow.EmptyWorkflow()
+            self.inner.back = self  # type: ignore[attr-defined]  # a cycle
+
+        def forward(self, session: Session) -> Session:
+            return self.second(session)
+
+    shown = str(getattr(Both(), "_repr_html_")())  # noqa: B009  # of IPython
+    assert "&lt;b&gt;Two" in shown
+    assert "<b>Two" not in shown
+    names = ("second: Agent", "first: Compressor", "prompt=&#x27;One&#x27;", "inner: EmptyWorkflow")
+    assert [shown.index(name) for name in names] == sorted(shown.index(name) for name in names)
+    assert "back: Both" in shown

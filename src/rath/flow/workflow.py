@@ -16,6 +16,7 @@ from uuid import UUID
 from rath._core import html
 from rath._core.lazy_imports import lazy_function
 from rath._core.references import Reduction
+from rath._core.text import one_line_preview
 from rath.flow.agent_param import AgentParam
 from rath.flow.compile import CompiledWorkflow
 from rath.flow.hooks import HookHandle, ask_hooks, hooks_of, register
@@ -404,20 +405,27 @@ class Workflow(TaskTaking):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the tree of what the workflow is made of."""
-        return _tree(type(self).__name__, self, set())
+        return self._tree(type(self).__name__, frozenset())
+
+    def _tree(self, label: str, above: frozenset[int]) -> str:
+        """Return the workflow and what it is made of as HTML; a cycle ends where it closes."""
+        if id(self) in above:
+            return html.tree(label, "…", ())
+        branches: list[str] = []
+        for name, part in self._shown_parts():
+            if isinstance(part, Workflow):
+                name = f"{name}: {type(part).__name__}"
+                inner = part._tree(name, above | {id(self)})  # noqa: SLF001  # of this class
+                branches.append(inner)
+            elif isinstance(part, AgentParam):
+                prompt = one_line_preview(part.system_prompt or "", _MAX_PROMPT)
+                detail = f"prompt={prompt!r}, provider={part.provider!r}"
+                branches.append(html.tree(name, detail, ()))
+        return html.tree(label, self.extra_repr(), branches)
 
 
-def _tree(name: str, part: object, above: set[int]) -> str:
-    """Return a part of a workflow and what it is made of as HTML; a cycle ends where it closes."""
-    if not isinstance(part, Workflow) or id(part) in above:
-        return html.tree(name, repr(part) if id(part) not in above else "…", ())
-    extra = part.extra_repr()
-    # What an agent is made of stands in its line.
-    parts: list[tuple[str, object]] = [] if extra else [*part.named_agents()]
-    parts += part.named_children()
-    label = name if name == type(part).__name__ else f"{name}: {type(part).__name__}"
-    branches = [_tree(each, value, above | {id(part)}) for each, value in parts]
-    return html.tree(label, extra, branches)
+_MAX_PROMPT = 60
+"""Characters of a prompt in the tree of a notebook."""
 
 
 def is_called(workflow: Workflow) -> bool:
