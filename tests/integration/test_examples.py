@@ -155,8 +155,8 @@ def test_the_example_of_openviking_runs_on_a_real_server(
         "OPENVIKING_USER": "reader",
     }
     reply = run(EXAMPLES / "13_openviking_memory.py", tmp_path, **variables)
-    assert "data='Swallows nest in the quarry.'" in reply
-    assert "detail memory://user/memories/places/09c94546: The heron waits at the pond." in reply
+    assert "read there: Swallows nest in the quarry." in reply
+    assert "The heron waits at the pond. (detail, memory://user/memories/places/09c94546)" in reply
 
 
 def test_the_readme_program_remembers_what_its_first_run_learned(tmp_path: Path) -> None:

@@ -210,8 +210,7 @@ BAD: list[tuple[Iterable[object], dict[str, object], str]] = [
     (["a"], {"job": 5}, "job must be a str"),
     (["a"], {"engine": "none:"}, "no engine named 'none'"),
     ([3], {}, "item '0': no session can be made of 3"),
-    (Session.create("empty"), {}, r"items are many.*write \[item\]"),
-    ("text", {}, r"items are many.*write \[item\]"),
+    (Session.create("empty"), {}, r"items are many.*write \[session\]"),
 ]
 
 

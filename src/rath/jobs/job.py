@@ -466,11 +466,8 @@ def _items(
         TypeError: No session can be made of one.
         ValueError: Two have one key.
     """
-    if isinstance(items, str | Session):
-        raise TypeError(
-            f"items are many, and one {'text' if isinstance(items, str) else 'session'} was given; "
-            "write [item] for one item"
-        )
+    if isinstance(items, Session):
+        raise TypeError("items are many, and one session was given; write [session] for one item")
     digest = hashlib.sha256()
     made: dict[str, Session] = {}
     for index, item in enumerate(items):

@@ -56,30 +56,30 @@ def _unknown_kind(name: str, known: list[str], hint: str) -> LookupError:
     )
 
 
+_BUILT_IN = {
+    "anthropic": "rath.llm.anthropic.client:RathAnthropicChatClient",
+    "litellm": "rath.llm.litellm.client:RathLiteLLMChatClient",
+    "openai": "rath.llm.openai.client:RathOpenAIChatClient",
+    "local": "rath.llm.local.server:RathLocalChatClient",
+}
+
 _kinds: Registry[ChatClientFactory] = Registry(
-    "provider kind",
-    group="rath.providers",
-    builtins={
-        "anthropic": "rath.llm.anthropic.client:RathAnthropicChatClient",
-        "litellm": "rath.llm.litellm.client:RathLiteLLMChatClient",
-        "openai": "rath.llm.openai.client:RathOpenAIChatClient",
-        "local": "rath.llm.local.server:RathLocalChatClient",
-    },
-    not_found=_unknown_kind,
+    "provider kind", group="rath.providers", builtins=_BUILT_IN, not_found=_unknown_kind
 )
 _clients: dict[_CacheKey, ChatClient] = {}
 _clients_lock = threading.Lock()
 
 
 def check_kind(kind: str) -> None:
-    """Refuse a kind that is unknown and close to a known one; loads none of them.
+    """Refuse a kind that is unknown and close to a built-in one; loads none of them.
 
-    Any other unknown one may be registered before the first call: the client is made then.
+    Any other unknown one may be registered before the first call: the client is made then. Kinds
+    of others may well be alike, such as `mine-1` and `mine-2`.
 
     Raises:
         ValueError: It is probably misspelt.
     """
-    near = None if _kinds.is_known(kind) else nearest(kind, registered_kinds())
+    near = None if _kinds.is_known(kind) else nearest(kind, _BUILT_IN)
     # Who calls a kind `openai2` or `my-openai` has one of his own in mind.
     if near is not None and near not in kind.casefold():
         _kinds.check(kind)

@@ -23,6 +23,7 @@ from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient
 from tests.session.view.browser.conftest import Open
 from tests.session.view.browser.test_page import ALL
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(60)  # seconds; the machine may be busy
 
@@ -106,7 +107,8 @@ def test_keys_of_sessions_do_nothing_among_the_runs(open_page: Open, evaluations
         page.keyboard.press(key)
     expect(page.locator(".status")).to_have_text("")
     page.keyboard.press("PageDown")
-    page.wait_for_function("document.querySelector('.board').scrollTop > 0")
+    # A string would be evaluated, which the policy of the page forbids.
+    wait_until(lambda: page.locator(".board").evaluate("board => board.scrollTop") > 0)
     page.keyboard.press("/")
     expect(page.locator("#find")).to_be_focused()
     assert seen.complaints == []
