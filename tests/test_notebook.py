@@ -75,7 +75,7 @@ def test_a_cell_inside_a_cell_leaves_nobody_watching(shown: Shown) -> None:
     agent = flow.Agent("", ScriptedClient([waits_for(shown.is_shown)]).provider)
     agent(Session.from_user_message("go")).synchronize()
     runs.end()
-    assert "1 runs" in shown.pictures[-1]
+    assert "<b>1 run</b>" in shown.pictures[-1]
 
 
 def test_runs_after_the_cell_are_not_shown(shown: Shown) -> None:
