@@ -12,23 +12,29 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from copy import copy
 from dataclasses import field, replace
 from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from rath._async.retry import Sleep
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath.errors import MissingExtra, ProviderError
+from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool
+from rath.llm.chat_response import RathLLMChatResponse
+from rath.llm.client import VendorDraft
 from rath.llm.credentials import RequestTarget, public_url
+from rath.llm.local.bare_calls import BareCallDecoder, with_calls
 from rath.llm.local.weights import BUNDLED_MODEL, join_weights
 from rath.llm.openai.client import COMPLETIONS_PATH, MODELS, CompletionsClient
-from rath.llm.provider import OutputMode, Provider
+from rath.llm.provider import OutputMode, Provider, ProviderOrigin
+from rath.llm.stream import ChunkDecoder, ServedInfo
 from rath.llm.transport import ApiEndpoint, Transport, open_transport
 
 __all__ = [
@@ -204,6 +210,33 @@ class RathLocalChatClient(CompletionsClient):
             raise MissingExtra("local", 'Provider(provider_kind="local")', packages=["xllamacpp"])
         self._serve = serve
         self._endpoints: dict[str, LocalEndpoint] = {}
+        self._tools: frozenset[str] = frozenset()
+
+    def open_draft(
+        self, request: RathLLMChatRequest, *, streaming: bool, provider_origin: ProviderOrigin
+    ) -> VendorDraft:
+        # Only who knows the offered tools can tell a call from a text that looks like one.
+        asking = self if not request.tools else self._offering(request.tools)
+        return super(RathLocalChatClient, asking).open_draft(
+            request, streaming=streaming, provider_origin=provider_origin
+        )
+
+    def _offering(self, tools: Iterable[RathLLMFunctionTool]) -> Self:
+        """Return a client that is this one but for the tools that its answers may call."""
+        client = copy(self)
+        client._tools = frozenset(tool.name for tool in tools)  # noqa: SLF001  # one of our own kind
+        return client
+
+    def decode(
+        self, reply: Mapping[str, Any], target: RequestTarget
+    ) -> tuple[RathLLMChatResponse, ServedInfo]:
+        response, served = super().decode(reply, target)
+        return with_calls(response, self._tools), served
+
+    def chunk_decoder(self, target: RequestTarget) -> ChunkDecoder:
+        return (
+            BareCallDecoder(target, self._tools) if self._tools else super().chunk_decoder(target)
+        )
 
     def output_mode(self, *, with_tools: bool) -> OutputMode:
         # The server holds every answer to a schema, so that no tool is ever called beside one.
