@@ -122,6 +122,9 @@ class GEPA:
         parameters: `workflow.parameters()`; those with `requires_grad` are changed.
         metric: Scores the session that came of an item.
         reflection: Model that proposes texts; by default that of the first agent.
+        reflection_prompt_template: Asks that model for a text: `<curr_param>` in it stands for the
+            present one, `<side_info>` for items, answers and what was wrong. By default that of
+            `gepa`, which is long; a small model needs a short one.
         budget_usd: US dollars for the whole search, overshot by one batch of items at most.
         max_metric_calls: Evaluations of items in all.
         job: Name of the search in its store; one that nobody else has by default.
@@ -133,7 +136,8 @@ class GEPA:
 
     Raises:
         MissingExtra: The package `gepa` is not installed.
-        ValueError: There is no parameter with `requires_grad`, or no limit was given.
+        ValueError: There is no parameter with `requires_grad`, no limit was given, or the template
+            lacks a placeholder.
         TypeError: An argument is of a wrong type.
     """
 
@@ -143,6 +147,7 @@ class GEPA:
         metric: Metric,
         *,
         reflection: Provider | None = None,
+        reflection_prompt_template: str | None = None,
         budget_usd: Decimal | float | None = None,
         max_metric_calls: int | None = None,
         job: str | None = None,
@@ -167,11 +172,19 @@ class GEPA:
             raise ValueError("a search needs an end: give budget_usd, max_metric_calls or both")
         if not callable(metric):
             raise TypeError(f"metric must be a function of item and session, not {metric!r:.80}")
+        if reflection_prompt_template is not None:
+            for placeholder in ("<curr_param>", "<side_info>"):
+                if placeholder not in reflection_prompt_template:
+                    raise ValueError(
+                        f"reflection_prompt_template lacks {placeholder}: write it where "
+                        "the present text (<curr_param>) and the answers (<side_info>) belong"
+                    )
         opened = open_store(store) if isinstance(store, str) else store
         self._options = _Options(
             workflow=listed[0].workflow,
             metric=metric,
             reflection=reflection or _first_provider(listed[0].workflow),
+            prompt_template=reflection_prompt_template,
             budget=None if budget_usd is None else Decimal(str(budget_usd)),
             job=job if job is not None else f"search-{uuid4()}",
             store=opened or default_store(),
@@ -237,6 +250,7 @@ class _Options:
     workflow: Workflow
     metric: Metric
     reflection: Provider
+    prompt_template: str | None
     budget: Decimal | None
     job: str
     store: SessionStore
@@ -312,7 +326,7 @@ class _Search:
                 {
                     "current_instruction_doc": candidate[name],
                     "dataset_with_feedback": reflective_dataset[name],
-                    "prompt_template": None,
+                    "prompt_template": self._options.prompt_template,
                 }
             )
             texts[name] = Proposal.output_extractor(self._ask(str(prompt)))["new_instruction"]

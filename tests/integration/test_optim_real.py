@@ -15,22 +15,37 @@ from rath.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
-CITIES = {"France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid", "Cuba": "Havana"}
+CITIES = {
+    "France": "Paris",
+    "Japan": "Tokyo",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Germany": "Berlin",
+    "Egypt": "Cairo",
+    "Russia": "Moscow",
+    "China": "Beijing",
+    "Greece": "Athens",
+    "Poland": "Warsaw",
+}
 ITEMS = [{"input": country, "expected": city} for country, city in CITIES.items()]
-START = "Talk about the country at length, in several sentences."
+START = "What is the capital of this country?"
+SHORT_TEMPLATE = """The instruction was: <curr_param>
+<side_info>
+The feedback says what every answer must be. Write it as one instruction that begins with \
+"Answer with"."""
 
 
 def exact(item: Any, session: Session) -> tuple[float, str]:
-    """Score an answer by how much of it is the city, and say what was wrong with it."""
-    said = (session.text() or "").strip().rstrip(".")
+    """Score an answer: all for the city alone, two fifths for a sentence that names it."""
+    said = session.text().strip().rstrip(".")
     city = item["expected"]
     if said == city:
-        return 1.0, "right"
-    problem = f"The answer must be one word alone, the capital city {city!r}. It was {said[:60]!r}."
-    return (0.5 if city in said else 0.0), problem
+        return 1.0, "Right."
+    problem = "Wrong. The answer must be the name of the capital city and no other word."
+    return (0.4 if city in said else 0.0), problem
 
 
-def test_the_embedded_model_searches_and_asks_nothing_twice(
+def test_the_embedded_model_finds_a_better_prompt_and_asks_nothing_twice(
     embedded: Provider, tmp_path: Path
 ) -> None:
     def search() -> GEPA:
@@ -39,17 +54,17 @@ def test_the_embedded_model_searches_and_asks_nothing_twice(
             agent.parameters(),
             exact,
             reflection=embedded,
-            max_metric_calls=60,
+            reflection_prompt_template=SHORT_TEMPLATE,
+            max_metric_calls=40,
             job="capitals",
             store=f"files://{tmp_path}",
         )
 
-    found = search().fit(ITEMS, ITEMS)
-    again = search().fit(ITEMS, ITEMS)
-    scores = [each.score for each in found.candidates]
+    found = search().fit(ITEMS)
+    again = search().fit(ITEMS)
     print([(each.score, each.parents, each.texts) for each in found.candidates])  # noqa: T201
     assert found.candidates[0].texts == {"agent.system_prompt": START}
-    assert len(scores) > 1, "the model proposed something"
-    assert max(scores) >= scores[0]
+    assert found.candidates[0].score <= 0.5
+    assert found.best.score >= 0.9
     assert found.state_dict() == again.state_dict()
     assert [each.texts for each in again.candidates] == [each.texts for each in found.candidates]

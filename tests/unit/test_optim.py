@@ -81,6 +81,16 @@ def test_a_search_that_is_started_again_asks_nobody(tmp_path: Path) -> None:
     assert [each.texts for each in second.candidates] == [each.texts for each in first.candidates]
 
 
+def test_the_question_of_a_proposal_may_be_worded_anew(tmp_path: Path) -> None:
+    toy = Toy()
+    template = "Was: ```<curr_param>``` Said: <side_info> Better?"
+    found = toy.search(tmp_path, reflection_prompt_template=template).fit(ITEMS)
+    assert found.best.score >= 0.9
+    asked = str(toy.teacher.requests[0].messages[-1].content)
+    assert asked.startswith("Was: ```Repeat the word.``` Said: # Example 1")
+    assert asked.endswith("Better?")
+
+
 def test_each_candidate_and_its_lineage_stand_in_the_record(tmp_path: Path) -> None:
     found = Toy().search(tmp_path).fit(ITEMS)
     for each in found.candidates:
@@ -137,6 +147,8 @@ def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
         toy.search(tmp_path).fit([])
     with pytest.raises(ValueError, match="needs an end"):
         toy.search(tmp_path, max_metric_calls=None)
+    with pytest.raises(ValueError, match="lacks <side_info>"):
+        toy.search(tmp_path, reflection_prompt_template="Improve <curr_param>.")
     with pytest.raises(TypeError, match="metric must be a function"):
         toy.search(tmp_path, metric=3)
     with pytest.raises(ValueError, match="no parameter may be changed"):
