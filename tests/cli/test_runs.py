@@ -65,13 +65,14 @@ def test_calls_are_approved_denied_and_edited_and_the_run_goes_on(
     ("arguments", "said"),
     [
         (("approve", "c9"), "no call 'c9' waits for an approval; what waits: c1 waits"),
+        (("approve",), "3 calls wait for an approval; give the id of one: c1 waits"),
         (("edit", "c1", "[1]"), "must be a JSON object"),
         (("edit", "c1", "{"), "is no JSON"),
         (("edit", "c1", '{"n": "x"}'), "'x' is not of type 'integer'"),
-        (("answer", "c1", "1"), "waits for an answer"),
+        (("answer", "c1", "1"), "'c1' waits for an approval, not for an answer: c1 waits"),
         (("answer", "c1", "red"), "for a text give --text"),
     ],
-    ids=["unknown", "a list", "no JSON", "schema", "no question", "a bare word"],
+    ids=["unknown", "several", "a list", "no JSON", "schema", "no question", "a bare word"],
 )
 def test_what_cannot_be_reported_is_refused_with_status_2(
     arguments: tuple[str, ...], said: str, rath: Rath, stored: Session
@@ -80,6 +81,27 @@ def test_what_cannot_be_reported_is_refused_with_status_2(
     done = rath(verb, str(stored.id), *more, ends=Exit.MISUSE)
     assert said in " ".join(done.output.split())
     assert decisions(Session.load(stored.id)) == []
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny"])
+def test_the_only_call_that_waits_needs_no_id(verb: str, rath: Rath, project: Path) -> None:
+    assert project.exists()
+    session = waiting(1, persist=True)
+    rath(verb, str(session.id), ends=Exit.ANSWERED, out="c1 of session")
+    assert [each.choice for each in decisions(Session.load(session.id))] == [verb]
+    rath(verb, str(session.id), ends=Exit.MISUSE, err="nothing waits in this session")
+
+
+def test_a_reply_that_does_not_fit_names_the_command_that_does(rath: Rath, project: Path) -> None:
+    assert project.exists()
+    tool = Noting(work=lambda _: rath_package.ask("which one?"), approval="never")
+    session = go([calls_of(1)], tool, persist=True)
+    rath("deny", str(session.id), "c1", ends=Exit.MISUSE, err="'c1' waits for an answer, not for")
+    err = (
+        "what waits:\n  c1 asks: which one? (f ",
+        f"\n    rath answer --text {session.id} c1 VALUE\n",
+    )
+    rath("deny", str(session.id), ends=Exit.MISUSE, err=err)
 
 
 def test_calls_of_one_id_are_named_by_their_index(rath: Rath, project: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -27,6 +27,10 @@ Verb: TypeAlias = Literal["approved", "denied", "edited", "answered"]
 CallText = Annotated[
     str, typer.Argument(metavar="CALL", help="The id of the call; `rath show` tells it.")
 ]
+CallIfSeveral = Annotated[
+    str | None,
+    typer.Argument(metavar="[CALL]", help="The id of the call; needed where several wait."),
+]
 PlaceOption = Annotated[
     int | None,
     typer.Option("--index", help="Which call of its turn, from 0, where several have one id."),
@@ -43,7 +47,7 @@ ByOption = Annotated[
 
 def approve_call(
     session: SessionText,
-    call: CallText,
+    call: CallIfSeveral = None,
     index: PlaceOption = None,
     by: ByOption = None,
     store: StoreUrl = None,
@@ -56,8 +60,10 @@ def approve_call(
 
 def deny_call(
     session: SessionText,
-    call: CallText,
-    reason: Annotated[str, typer.Argument(help="Why, as the model shall read it.")] = "",
+    call: CallIfSeveral = None,
+    reason: Annotated[
+        str, typer.Argument(metavar="[REASON]", help="Why, as the model shall read it.")
+    ] = "",
     index: PlaceOption = None,
     by: ByOption = None,
     store: StoreUrl = None,
@@ -129,7 +135,7 @@ class _Made:
 def _decision(
     verb: Verb,
     text: str,
-    place: tuple[str, int | None],
+    place: tuple[str | None, int | None],
     store: str | None,
     by: str | None,
     *,
@@ -142,7 +148,9 @@ def _decision(
     """
     waits_for: WaitsFor = "input" if verb == "answered" else "approval"
     with load_sessions(text, store=store) as (named,):
-        found, call = _find_call(waiting_sessions(named) or (named,), *place, waits_for)
+        sessions = waiting_sessions(named) or (named,)
+        found, call = _find_call(sessions, *place, waits_for, store)
+        _require_fit(found, call, waits_for, store)
         made = _Made(found, call, by or login_name())
         with misuse_on(ValueError, TypeError):
             yield made
@@ -166,30 +174,66 @@ def _decision(
 
 
 def _find_call(
-    sessions: Iterable[Session], call: str, index: int | None, waits_for: WaitsFor
+    sessions: Iterable[Session],
+    call: str | None,
+    index: int | None,
+    waits_for: WaitsFor,
+    store: str | None,
 ) -> tuple[Session, OpenCall]:
     """Return the one call that is meant, and the session that waits for it.
 
     One that was decided about may be meant too: the later word takes the place of the earlier.
+    Without an id it is the only one that waits for such a decision.
     """
     calls = [(session, each) for session in sessions for each in session.open_calls]
     found = [
         (session, each)
         for session, each in calls
-        if each.call.id == call and index in (None, each.index)
+        if index in (None, each.index)
+        and (each.waits_for == waits_for if call is None else each.call.id == call)
     ]
     if len(found) == 1:
         return found[0]
     if not found:
-        waiting = [
-            f"{waiting_text(each)}, in session {session.id}"
-            for session, each in calls
-            if each.waits
-        ]
-        known = "; ".join(waiting) or "nothing"
-        raise Misuse(f"no call {call!r} waits for an {waits_for}; what waits: {known}")
+        waiting = _commands(((session, each) for session, each in calls if each.waits), store)
+        known = f"what waits:{waiting}" if waiting else "nothing waits in this session"
+        named = "" if call is None else f" {call!r}"
+        raise Misuse(f"no call{named} waits for {_DECISIONS[waits_for]}; {known}")
+    if call is None:
+        listed = _commands(found, store)
+        raise Misuse(
+            f"{len(found)} calls wait for {_DECISIONS[waits_for]}; give the id of one:{listed}"
+        )
     places = ", ".join(f"--index {each.index}" for _, each in found)
     raise Misuse(f"{len(found)} open calls have the id {call!r}; say which one: {places}")
+
+
+_DECISIONS: Mapping[WaitsFor, str] = {
+    "approval": "an approval", "input": "an answer", "decision": "a decision"
+}  # fmt: skip
+
+
+def _require_fit(session: Session, call: OpenCall, given: WaitsFor, store: str | None) -> None:
+    """Refuse a reply of another kind than the one that a call waits for.
+
+    Raises:
+        Misuse: It is one; the text has the commands that fit.
+    """
+    if call.waits_for is not None and call.waits_for != given:
+        commands = _commands([(session, call)], store)
+        wanted = _DECISIONS[call.waits_for]
+        raise Misuse(
+            f"call {call.call.id!r} waits for {wanted}, not for {_DECISIONS[given]}:{commands}"
+        )
+
+
+def _commands(calls: Iterable[tuple[Session, OpenCall]], store: str | None) -> str:
+    """Return lines that say of calls what each waits for, with the commands to reply."""
+    return "".join(
+        f"\n  {waiting_text(each)}"
+        + "".join(f"\n    {command}" for command in reply_commands(session, each, store))
+        for session, each in calls
+    )
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
