@@ -418,7 +418,7 @@ WRONG = {
     "no module": (["nowhere_at_all:agent"], "no module 'nowhere_at_all'"),
     "no file": (["nowhere/agents.py:agent"], "no file 'nowhere/agents.py'"),
     "no such attribute": (["served_agents:agnt"], "no attribute 'agnt'. Did you mean 'agent'?"),
-    "no workflow": (["served_agents:number"], "is a int; expected a workflow or an agent"),
+    "no workflow": (["served_agents:number"], "is of type int; expected a workflow or an agent"),
     "an error of its own": (["served_agents:broken"], "no such flavour"),
     "everybody": (["served_agents:agent", "--host", "0.0.0.0"], "lets everybody on that network"),
     "no token": (["served_agents:agent", "--token-env", "NOT_SET"], "'NOT_SET' of --token-env"),

@@ -128,7 +128,7 @@ class WorkspaceSnapshot(FrozenWorkspace):
         if isinstance(frozen, cls):
             return frozen
         raise BackendError(
-            f"{cls.workspace_kind} cannot begin with the files of a {type(frozen).__name__}; "
+            f"{cls.workspace_kind} cannot begin with the files of {type(frozen).__name__}; "
             "fork on the backend where the files are"
         )
 

@@ -131,8 +131,8 @@ def _suite(file: str) -> Suite:
             found = found()
     if not isinstance(found, Suite):
         raise Misuse(
-            f"{name!r} is a {type(found).__name__}; expected a rath.eval.Suite of a workflow, a "
-            "dataset and scorers"
+            f"{name!r} is of type {type(found).__name__}; expected a rath.eval.Suite "
+            "of a workflow, a dataset and scorers"
         )
     return found
 

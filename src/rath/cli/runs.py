@@ -310,7 +310,7 @@ def load_workflow(name: str) -> Workflow:
         with program_errors(name):
             found = found()
     if not isinstance(found, Workflow):
-        raise Misuse(f"{name!r} is a {type(found).__name__}; expected a workflow or an agent")
+        raise Misuse(f"{name!r} is of type {type(found).__name__}; expected a workflow or an agent")
     return found
 
 

@@ -296,5 +296,5 @@ def find_workflow(reference: str) -> Workflow:
     if callable(found) and not isinstance(found, Workflow):
         found = found()
     if not isinstance(found, Workflow):
-        raise TypeError(f"{reference!r} is a {type(found).__name__}; expected a workflow")
+        raise TypeError(f"{reference!r} is of type {type(found).__name__}; expected a workflow")
     return found

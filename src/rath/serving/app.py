@@ -186,15 +186,15 @@ def _named(workflow: Workflow | Mapping[str, Workflow]) -> dict[str, Workflow]:
             return {tool_name_of(given): given}
         except ValueError:
             raise ValueError(
-                f"a {type(given).__name__} has no name of its own; give it one, such as "
-                'asgi({"guide": workflow})'
+                f"an object of type {type(given).__name__} has no name of its own; give "
+                'it one, such as asgi({"guide": workflow})'
             ) from None
     if not isinstance(given, Mapping) or not given:
         raise TypeError(f"asgi serves a workflow, or several by name, not {workflow!r:.80}")
     named: dict[str, Workflow] = {}
     for name, each in cast("Mapping[object, object]", given).items():
         if not isinstance(each, Workflow):
-            raise TypeError(f"asgi serves workflows, and {name!r} is a {type(each).__name__}")
+            raise TypeError(f"asgi serves workflows, and {name!r} is of type {type(each).__name__}")
         named[str(name)] = each
         if TOOL_NAME.fullmatch(str(name)) is None:
             raise ValueError(

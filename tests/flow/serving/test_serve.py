@@ -62,7 +62,7 @@ def test_an_agent_needs_a_name() -> None:
 
 
 def test_what_is_no_workflow_is_refused() -> None:
-    with pytest.raises(TypeError, match="takes a workflow or what makes one, not a int"):
+    with pytest.raises(TypeError, match="takes a workflow or what makes one, not int"):
         serve_mcp(lambda: 7, transport="http", port=0)  # type: ignore[arg-type,return-value]  # the point
 
 

@@ -201,9 +201,9 @@ NOT_AFTER: list[tuple[Any, str]] = [
     (bad, "bad raised LookupError"),
     (always("text"), "returned str, expected a ToolResultText or None"),
     (always(Deny("late")), "returned Deny"),
-    (always(ToolResultText(3)), "whose text is a int"),  # type: ignore[arg-type]  # what is tested
+    (always(ToolResultText(3)), "whose text is of type int"),  # type: ignore[arg-type]  # what is tested
     (always(ToolResultText("", images=["x"])), "no tuple of images"),  # type: ignore[arg-type]  # as before
-    (always(ToolResultText("", error_kind=3)), "whose error_kind is a int"),  # type: ignore[arg-type]  # as before
+    (always(ToolResultText("", error_kind=3)), "whose error_kind is of type int"),  # type: ignore[arg-type]  # as before
 ]
 
 
@@ -454,8 +454,8 @@ def test_calls_that_a_hook_adds_are_made() -> None:
     ("given", "problem"),
     [
         ("text", "returned str, expected a ModelTurn"),
-        (ModelTurn(session=None, text=3), "whose text is a int"),  # type: ignore[arg-type]  # what is tested
-        (ModelTurn(session=None, text="", calls=None), "whose calls are a NoneType"),  # type: ignore[arg-type]  # as before
+        (ModelTurn(session=None, text=3), "whose text is of type int"),  # type: ignore[arg-type]  # what is tested
+        (ModelTurn(session=None, text="", calls=None), "whose calls are of type NoneType"),  # type: ignore[arg-type]  # as before
         (ModelTurn(session=None, text="", calls=("x",)), "expected a ToolCall"),  # type: ignore[arg-type]  # as before
         (ModelTurn(session=None, text="", calls=(ToolCall("", "f", "{}"),)), "has no id"),
         (ModelTurn(session=None, text="", calls=(ToolCall("a", "f f", "{}"),)), "no name of a"),

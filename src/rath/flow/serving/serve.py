@@ -102,7 +102,7 @@ class _WorkflowServer:
         instance: object = workflow if isinstance(workflow, Workflow) else workflow()
         if not isinstance(instance, Workflow):
             raise TypeError(
-                f"serve_mcp takes a workflow or what makes one, not a {type(instance).__name__}"
+                f"serve_mcp takes a workflow or what makes one, not {type(instance).__name__}"
             )
         self.name = name or tool_name_of(instance)
         if TOOL_NAME.fullmatch(self.name) is None:

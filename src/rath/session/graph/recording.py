@@ -163,7 +163,8 @@ class LineageRecorder:
         core: Any = getattr(session, "core", None)
         if core is None:
             raise TypeError(
-                f"cannot stamp a {type(session).__name__} with lineage; expected a Session"
+                f"cannot stamp a value of type {type(session).__name__} with lineage; "
+                "expected a Session"
             )
         stamp = LineageRecorder.record_operation(
             core.id,

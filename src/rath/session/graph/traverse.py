@@ -73,7 +73,9 @@ def lineage_view_dataclass(carrier: object) -> FrozenLineageView:
         TypeError: `carrier` is not a Session.
     """
     if not isinstance(carrier, LineageCarrier):
-        raise TypeError(f"a {type(carrier).__name__} carries no lineage; expected a Session")
+        raise TypeError(
+            f"a value of type {type(carrier).__name__} carries no lineage; expected a Session"
+        )
     return FrozenLineageView(
         session_id=carrier.id,
         parent_session_ids=carrier.parent_session_ids,

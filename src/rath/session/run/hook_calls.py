@@ -192,10 +192,14 @@ def _check_turn(name: str, returned: object, turn: ModelTurn) -> ModelTurn | Non
         )
     text: object = returned.text
     if text is not None and not isinstance(text, str):
-        raise TypeError(f"the hook {name} gave an answer whose text is a {type(text).__name__}")
+        raise TypeError(
+            f"the hook {name} gave an answer whose text is of type {type(text).__name__}"
+        )
     listed: object = returned.calls
     if not isinstance(listed, tuple | list):
-        raise TypeError(f"the hook {name} gave an answer whose calls are a {type(listed).__name__}")
+        raise TypeError(
+            f"the hook {name} gave an answer whose calls are of type {type(listed).__name__}"
+        )
     calls = tuple(cast("Sequence[ToolCall]", listed))
     for call in calls:
         # What the model wrote itself is dealt with as ever.
@@ -445,9 +449,11 @@ def _result(returned: object, hook: str) -> ToolResultText:
     images: object = returned.images
     kind: object = returned.error_kind
     if not isinstance(text, str):
-        raise HookFailed(hook, f"returned a result whose text is a {type(text).__name__}")
+        raise HookFailed(hook, f"returned a result whose text is of type {type(text).__name__}")
     if not (kind is None or isinstance(kind, str)):
-        raise HookFailed(hook, f"returned a result whose error_kind is a {type(kind).__name__}")
+        raise HookFailed(
+            hook, f"returned a result whose error_kind is of type {type(kind).__name__}"
+        )
     if not isinstance(images, tuple) or not all(isinstance(one, Image) for one in images):
         raise HookFailed(hook, "returned a result whose images are no tuple of images")
     failure = None if kind is None else valid_unicode(kind)
@@ -518,7 +524,7 @@ async def _says_yes(rule: ApprovalRule, request: CallRequest, limit: float) -> b
             return True
     if verdict is True or verdict is False:
         return verdict
-    why = f"it gave a {type(verdict).__name__}, expected a bool"
+    why = f"it gave {type(verdict).__name__}, expected a bool"
     _log.warning("%s", _mistaken(request, rule, why))
     return True
 

@@ -118,9 +118,9 @@ def says(value: Any) -> Any:
         (broken, "it raised LookupError"),
         (unspeakable, "it raised Unspeakable"),
         (leaves, "it raised SystemExit"),
-        (says(None), "it gave a NoneType, expected a bool"),
-        (says("no"), "it gave a str, expected a bool"),
-        (says(0), "it gave a int, expected a bool"),
+        (says(None), "it gave NoneType, expected a bool"),
+        (says("no"), "it gave str, expected a bool"),
+        (says(0), "it gave int, expected a bool"),
     ],
     ids=["raises", "raises without words", "exits", "None", "a text", "a number"],
 )
