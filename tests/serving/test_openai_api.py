@@ -485,7 +485,7 @@ def test_one_of_several_continues_goes_on(
     response = make(server, paused)
     answer, refused = asyncio.run(go_on_at_once(server, response, paused))
     assert answer == "done"
-    codes = [isinstance(each, openai.BadRequestError) and each.code for each in refused]
+    codes = [isinstance(each, openai.ConflictError) and each.code for each in refused]
     assert codes == ["conflict", "conflict"]
     assert (paused.n_begun, paused.n_ended) == (1, 1)
 

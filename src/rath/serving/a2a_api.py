@@ -380,7 +380,7 @@ class WorkflowExecutor(AgentExecutor):
                 await updater.add_artifact([part], ANSWER, name=ANSWER, append=is_later)
                 is_later = True
             end = await in_worker(partial(_end_of, session))
-        except RunFailed as exc:
+        except (Conflict, RunFailed) as exc:
             await updater.failed(updater.new_agent_message([new_text_part(str(exc))]))
             return
         for name, parts in end.files:

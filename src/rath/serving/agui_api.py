@@ -30,6 +30,7 @@ from rath.serving.runs import (
     client_calls,
     decide_calls,
     in_worker,
+    still_runs,
     stream_text,
 )
 from rath.session import Session
@@ -133,7 +134,7 @@ class AguiRoutes:
         """
         session_id = wire.session_of_calls([each.interrupt_id for each in entries])
         _, session = await self._runs.find(principal, session_id)
-        take = partial(_take_answers, session, principal, entries)
+        take = partial(_take_answers, self._runs, session, principal, entries)
         answer = await in_worker(take)
         return RunRequest(
             principal=principal,
@@ -144,10 +145,14 @@ class AguiRoutes:
         )
 
 
-def _take_answers(session: Session, principal: Principal, entries: list[_Resume]) -> str | None:
+def _take_answers(
+    runs: Runs, session: Session, principal: Principal, entries: list[_Resume]
+) -> str | None:
     """Decide about calls that wait, or return the answer to a question; blocks."""
     given = {each.interrupt_id: each for each in entries}
-    outcome = None if session.is_pending else session.outcome
+    if session.is_pending or runs.runs_elsewhere(session):
+        raise still_runs(session.id)
+    outcome = session.outcome
     if isinstance(outcome, NeedsApproval):
 
         def choice_of(call: OpenCall) -> object:
@@ -220,8 +225,9 @@ async def _events(run: ServedRun, asked: AguiRequest) -> AsyncGenerator[ServerSe
         answer = await in_worker(partial(answer_of, session))
         calls = await in_worker(partial(client_calls, session))
         interrupts = await in_worker(partial(_interrupts, session))
-    except RunFailed as exc:
-        yield _event("RUN_ERROR", message=str(exc), code="run_failed")
+    except (Conflict, RunFailed) as exc:
+        code = "conflict" if isinstance(exc, Conflict) else "run_failed"
+        yield _event("RUN_ERROR", message=str(exc), code=code)
         return
     if not is_begun and answer.text and not interrupts:
         yield _event("TEXT_MESSAGE_START", **message, role="assistant")

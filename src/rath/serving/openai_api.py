@@ -20,7 +20,6 @@ from starlette.routing import Route
 
 from rath._async.runtime import runtime
 from rath.errors import ProviderError, ToolNameConflictError
-from rath.llm.chat_response import RathLLMTokenUsage
 from rath.llm.evidence import CallEvidence
 from rath.serving import openai_wire as wire
 from rath.serving.background import Background
@@ -32,6 +31,8 @@ from rath.serving.runs import (
     RunRequest,
     Runs,
     ServedRun,
+    SessionInUse,
+    StoredRun,
     UnknownSession,
     client_calls,
     in_worker,
@@ -168,37 +169,38 @@ class OpenAIRoutes:
         if asked.stream:
             has_usage = asked.stream_options is not None and asked.stream_options.include_usage
             return self._event_stream(run, self._chat_events(run, 0, has_usage=has_usage))
-        await self._wait(request, run)
-        answer = await in_worker(partial(answer_of, run.session))
-        return JSONResponse(self._completion(run.request.workflow, run.session, answer, run.usage))
+        return await self._whole_chat(request, run)
 
     async def _stored_chat(self, request: Request) -> Response:
         name = str(request.path_params["id"]).removeprefix("chatcmpl-")
         session_id, _ = wire.read_response_id(name)
         principal = principal_of(request)
-        run = self._runs.find_running(principal, session_id)
-        workflow, session = await self._runs.find(principal, session_id)
         after = _last_event(request)
+        run = self._runs.find_running(principal, session_id)
+        if run is None:
+            workflow, session = await self._runs.find(principal, session_id)
+            followed = await in_worker(partial(self._runs.follow, session))
+            run = StoredRun(principal, workflow, followed)
         if after is not None:
-            run = run or _ended_run(principal, workflow, session)
             return self._event_stream(run, self._chat_events(run, after, has_usage=False))
-        if run is not None:
-            await self._wait(request, run)
-        answer = await in_worker(partial(answer_of, session))
-        return JSONResponse(self._completion(workflow, session, answer, _usage_of(session)))
+        return await self._whole_chat(request, run)
 
-    def _completion(
-        self, workflow: str, session: Session, answer: RunAnswer, usage: RathLLMTokenUsage
-    ) -> dict[str, Any]:
+    async def _whole_chat(self, request: Request, run: ServedRun) -> Response:
+        await self._wait(request, run)
+        return JSONResponse(await in_worker(partial(self._completion, run)))
+
+    def _completion(self, run: ServedRun) -> dict[str, Any]:
+        """Return a whole answer; blocks."""
+        session, answer = run.session, answer_of(run.session)
         if answer.status == "cancelled":
             raise _cancelled()
         return wire.chat_completion(
-            _chat_head(workflow, session),
+            _chat_head(run.request.workflow, session),
             {
                 "content": answer.text or None,
                 "tool_calls": wire.chat_calls(session.id, client_calls(session)),
                 "finish_reason": answer.finish_reason,
-                "usage": wire.usage_of_chat(usage),
+                "usage": wire.usage_of_chat(run.usage),
             },
         )
 
@@ -216,8 +218,8 @@ class OpenAIRoutes:
                 if new:
                     yield _event(wire.chat_chunk(head, {"content": new}), str(n_chars))
             answer = await in_worker(partial(answer_of, session))
-        except RunFailed as exc:
-            yield _event(_failure(exc).body(), str(n_chars))
+        except (Conflict, RunFailed) as exc:
+            yield _event(_run_error(exc).body(), str(n_chars))
             return
         if answer.status == "cancelled":
             yield _event(_cancelled().body(), str(n_chars))
@@ -294,18 +296,20 @@ class OpenAIRoutes:
             workflow, state, session = await self._background.find(principal, number)
             if session is None:
                 return JSONResponse(_response_head(workflow, name, state, None))
-            ended = _ended_run(principal, workflow, session)
+            ended = StoredRun(principal, workflow, session)
             body = await in_worker(partial(_response_of, ended, None))
             return JSONResponse({**body, "id": name, "status": state, "background": True})
         run = self._runs.find_running(principal, number)
         workflow, session = await self._runs.find(principal, number)
         after = _last_event(request)
-        shown = run or _ended_run(principal, workflow, session, first_row)
         if after is not None:
+            followed = session if run else await in_worker(partial(self._runs.follow, session))
+            shown = run or StoredRun(principal, workflow, followed, first_row)
             return self._event_stream(shown, self._response_events(shown, after, None))
-        if run is not None:
+        if run is not None or await in_worker(partial(self._runs.runs_elsewhere, session)):
             return JSONResponse(_response_head(workflow, name, "in_progress", None))
-        return JSONResponse(await in_worker(partial(_response_of, shown, None)))
+        ended = StoredRun(principal, workflow, session, first_row)
+        return JSONResponse(await in_worker(partial(_response_of, ended, None)))
 
     async def _cancel_response(self, request: Request) -> Response:
         name = request.path_params["id"]
@@ -314,10 +318,14 @@ class OpenAIRoutes:
         if wire.is_background(name):
             await self._background.cancel(principal, number)
         else:
-            await self._runs.find(principal, number)
+            _, session = await self._runs.find(principal, number)
             run = self._runs.find_running(principal, number)
             if run is not None:
                 await run.end_now()
+            elif await in_worker(partial(self._runs.runs_elsewhere, session)):
+                raise SessionInUse(
+                    f"session {number} runs in another process of this server; wait for its end"
+                )
         return await self._stored_response(request)
 
     async def _response_events(
@@ -355,7 +363,7 @@ class OpenAIRoutes:
                     delta = {"type": "response.output_text.delta", **place, "delta": new}
                     yield _numbered({**delta, "logprobs": []}, FIRST_SEQUENCE - 1 + n_chars)
             body = await in_worker(partial(_response_of, run, previous))
-        except RunFailed as exc:
+        except (Conflict, RunFailed) as exc:
             error = {"code": "server_error", "message": str(exc)}
             body = {**head, "status": "failed", "error": error}
             failed = {"type": "response.failed", "response": body}
@@ -456,7 +464,7 @@ class OpenAIRoutes:
             with run.reading(self._options.disconnect_grace):
                 await _until_disconnect(request, run.wait())
         except RunFailed as exc:
-            raise _failure(exc) from exc
+            raise _run_error(exc) from exc
 
 
 def event_stream(
@@ -508,14 +516,10 @@ async def answer_errors(handler: Handler, request: Request) -> Response:
         error = exc
     except UnknownSession:
         error = wire.not_found(str(request.path_params.get("id", "of that id")))
-    except MessageTooLong as exc:
-        error = wire.WireError(str(exc), status=413, code="context_length_exceeded")
-    except Conflict as exc:
-        error = wire.WireError(str(exc), code="conflict")
     except LimitReached as exc:
         error = limit_error(exc)
-    except RunFailed as exc:
-        error = _failure(exc)
+    except (Conflict, RunFailed) as exc:
+        error = _run_error(exc)
     except ClientDisconnect:
         return Response(status_code=499)  # nobody reads it
     except Exception:  # noqa: BLE001  # the border of the server: the client reads it in its form
@@ -539,7 +543,12 @@ def limit_error(error: LimitReached) -> wire.WireError:
     )
 
 
-def _failure(error: RunFailed) -> wire.WireError:
+def _run_error(error: Conflict | RunFailed) -> wire.WireError:
+    if isinstance(error, MessageTooLong):
+        return wire.WireError(str(error), status=413, code="context_length_exceeded")
+    if isinstance(error, Conflict):
+        status = 409 if isinstance(error, SessionInUse) else 400
+        return wire.WireError(str(error), status=status, code="conflict")
     if isinstance(error.__cause__, ToolNameConflictError):
         return wire.WireError(str(error.__cause__), code="tool_name_conflict", param="tools")
     return wire.WireError(str(error), status=500, kind="server_error", code="run_failed")
@@ -652,21 +661,6 @@ def _closing(body: Mapping[str, Any], place: Mapping[str, Any]) -> list[dict[str
         ]
     kind = "completed" if body["status"] == "completed" else "incomplete"
     return [*events, {"type": f"response.{kind}", "response": dict(body)}]
-
-
-def _ended_run(
-    principal: Principal, workflow: str, session: Session, first_row: int = 0
-) -> ServedRun:
-    """Return a stored session as the run that made it."""
-    run = ServedRun(RunRequest(principal=principal, workflow=workflow, streaming=first_row > 0))
-    run.begin(lambda: session)
-    run.first_row = first_row
-    run.usage = _usage_of(session)
-    return run
-
-
-def _usage_of(session: Session) -> RathLLMTokenUsage:
-    return session.cumulative_usage or RathLLMTokenUsage(0, 0, 0)
 
 
 def _chat_head(workflow: str, session: Session) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from uuid import UUID
 
 from rath._async.runtime import await_future, runtime
 from rath._core.dataclasses import dataclass
-from rath.errors import PersistenceError
+from rath.errors import PersistenceError, SessionBusy, SessionChanged
 from rath.flow.agent import CallerOptions, adding
-from rath.flow.serving.calls import RunningCall, SessionOwner, end_run, outcome_note
+from rath.flow.serving.calls import RunningCall, SessionOwner, end_run, outcome_note, runs_elsewhere
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.mcp_adapter import require_fit
 from rath.flow.workflow import Workflow
@@ -49,6 +49,10 @@ class UnknownSession(Exception):
 
 class Conflict(Exception):
     """A session cannot go on like this; the text says why and what can be done."""
+
+
+class SessionInUse(Conflict):
+    """Another run goes on with a session, or has done so just now; asked again it may be free."""
 
 
 class MessageTooLong(Conflict):
@@ -146,9 +150,7 @@ class ServedRun:
         self.resumes: UUID | None = None
         """The session that waited or was cancelled, with which it goes on."""
 
-        self.usage: RathLLMTokenUsage = RathLLMTokenUsage(0, 0, 0)
-        """Tokens of its model calls, those of runs inside it with them."""
-
+        self._usage = RathLLMTokenUsage(0, 0, 0)
         self._call = RunningCall()
         self._n_readers = 0
         self._on_end: Callable[[], None] | None = None
@@ -160,6 +162,11 @@ class ServedRun:
         session = self._call.session
         assert session is not None, "it has begun"
         return session
+
+    @property
+    def usage(self) -> RathLLMTokenUsage:
+        """Tokens of its model calls, those of runs inside it with them; once it has ended."""
+        return self._usage
 
     def begin(self, begin: Callable[[], Session]) -> None:
         """Take the session of the run; blocks."""
@@ -174,11 +181,12 @@ class ServedRun:
 
         Raises:
             RunFailed: It failed.
+            Conflict: Another process runs its session.
         """
         try:
             return await self.session
         except Exception as exc:
-            raise RunFailed(_problem_of(exc)) from exc
+            raise run_error(exc) from exc
         finally:
             self.note_end()
 
@@ -223,15 +231,48 @@ class ServedRun:
         """Count the tokens of a model call."""
         usage = entry.evidence.usage if isinstance(entry, ModelCall) else None
         if usage is not None:
-            self.usage = added_usage(self.usage, usage)
+            self._usage = added_usage(self._usage, usage)
 
 
-def _still_runs(session_id: UUID) -> Conflict:
-    return Conflict(f"session {session_id} still runs; wait for its end, or cancel it")
+class StoredRun(ServedRun):
+    """A stored session as the run that made it, or that makes it in another process.
+
+    Args:
+        principal: Whose it is.
+        workflow: That made it.
+        session: The session; one that another process makes is followed.
+        first_row: Index of the first row of its answer.
+    """
+
+    def __init__(
+        self, principal: Principal, workflow: str, session: Session, first_row: int = 0
+    ) -> None:
+        super().__init__(
+            RunRequest(principal=principal, workflow=workflow, streaming=first_row > 0)
+        )
+        self.begin(lambda: session)
+        self.first_row = first_row
+
+    @property
+    def usage(self) -> RathLLMTokenUsage:
+        """Tokens of the whole session; waits for its end."""
+        return self.session.cumulative_usage or RathLLMTokenUsage(0, 0, 0)
 
 
-def _problem_of(error: BaseException) -> str:
-    return f"the run failed: {type(error).__name__}: {error}"[:4_000]
+def still_runs(session_id: UUID) -> SessionInUse:
+    """Return the error of a session with which a run goes on already."""
+    return SessionInUse(f"session {session_id} still runs; wait for its end, or cancel it")
+
+
+def run_error(error: Exception) -> RunFailed | Conflict:
+    """Return the error of a run that raised; its client sees no path of the server."""
+    match error:
+        case SessionBusy():
+            return still_runs(error.session)
+        case SessionChanged():
+            return SessionInUse(f"another run has gone on with session {error.session}; try again")
+        case _:
+            return RunFailed(f"the run failed: {type(error).__name__}: {error}"[:4_000])
 
 
 def added_usage(one: RathLLMTokenUsage, other: RathLLMTokenUsage) -> RathLLMTokenUsage:
@@ -360,6 +401,16 @@ class Runs:
             return run.request.workflow, run.session
         return await in_worker(partial(self._find, principal, session_id))
 
+    def runs_elsewhere(self, session: Session) -> bool:
+        """Tell whether another process runs a stored session now; blocks."""
+        return runs_elsewhere(session, self.store)
+
+    def follow(self, session: Session) -> Session:
+        """Return a stored session, growing where another process runs it; blocks."""
+        if not self.runs_elsewhere(session):
+            return session
+        return Session.follow(session.id, store=self.store)
+
     async def cancel_all(self) -> None:
         """End all runs and wait a moment: their sessions can go on later."""
         runs = [*self._running.values(), *self._starting]
@@ -387,7 +438,7 @@ class Runs:
         except (UnknownSession, Conflict):
             raise
         except Exception as exc:
-            raise RunFailed(_problem_of(exc)) from exc
+            raise run_error(exc) from exc
         finally:
             if not is_begun:
                 self._release(run)
@@ -409,7 +460,7 @@ class Runs:
         key = (run.request.principal.name, session_id)
         with self._lock:
             if key in self._resumed:
-                raise _still_runs(session_id)
+                raise still_runs(session_id)
             self._resumed.add(key)
         run.resumes = session_id
 
@@ -483,10 +534,12 @@ class Runs:
             Conflict: It still runs, or was made by another workflow.
         """
         if self.find_running(request.principal, session_id) is not None:
-            raise _still_runs(session_id)
+            raise still_runs(session_id)
         name, session = self._find(request.principal, session_id)
         if name != request.workflow:
             raise Conflict(f"session {session_id} was made by {name!r}; go on with that one")
+        if self.runs_elsewhere(session):
+            raise still_runs(session_id)
         return session
 
     def _answer(self, session: Session, request: RunRequest) -> None:
@@ -513,8 +566,17 @@ class Runs:
 
 
 def _give_answer(session: Session, answer: str, call: OpenCall, *, by: str) -> None:
-    try:
+    with _conflicts():
         session.answer(answer, call, by=by)
+
+
+@contextlib.contextmanager
+def _conflicts() -> Generator[None]:
+    """Raise what cannot be written into a session as a conflict."""
+    try:
+        yield
+    except (SessionBusy, SessionChanged) as exc:
+        raise run_error(exc) from exc
     except (ValueError, PersistenceError) as exc:  # such as one that came a moment before
         raise Conflict(str(exc)) from exc
 
@@ -546,7 +608,7 @@ def decide_calls(
         advice: How to give a decision, for the message.
 
     Raises:
-        Conflict: The principal may not, or a decision is missing.
+        Conflict: The principal may not, a decision is missing, or the session still runs.
     """
     waiting = [call for call in session.open_calls if call.waits_for == "approval"]
     if not waiting:
@@ -563,7 +625,8 @@ def decide_calls(
         raise Conflict(f"{advice} for the calls {', '.join(missing)}; a text allows nothing")
     for call, choice in choices:
         decide = session.approve if choice == "approve" else session.deny
-        decide(call, by=f"client {principal.name}")
+        with _conflicts():
+            decide(call, by=f"client {principal.name}")
 
 
 async def stream_text(run: ServedRun) -> AsyncGenerator[str]:
@@ -571,6 +634,7 @@ async def stream_text(run: ServedRun) -> AsyncGenerator[str]:
 
     Raises:
         RunFailed: The run failed.
+        Conflict: Another process runs its session.
     """
     session, first_row = run.session, run.first_row
     n_rows, is_later, part = 0, False, ""
@@ -596,7 +660,7 @@ async def stream_text(run: ServedRun) -> AsyncGenerator[str]:
                 yield f"\n\n{text}" if is_new and is_later else text
                 is_later = True
     except Exception as exc:
-        raise RunFailed(_problem_of(exc)) from exc
+        raise run_error(exc) from exc
     finally:
         run.note_end()
 

@@ -18,7 +18,7 @@ from rath._async.deferred import Nested, nesting
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.text import cut_middle
-from rath.errors import PersistenceError, RathError
+from rath.errors import PersistenceError, RathError, SessionBusy, SessionChanged
 from rath.flow.serving.serve import ServeOptions
 from rath.flow.workflow import Workflow
 from rath.llm.chat_response import RathLLMTokenUsage
@@ -131,6 +131,11 @@ def load_stored(session_id: UUID, store: SessionStore) -> Session | None:
         return None
 
 
+def runs_elsewhere(session: Session, store: SessionStore) -> bool:
+    """Tell whether another run, of whatever process, writes a stored session now; blocks."""
+    return isinstance(session.outcome, Suspended) and store.is_being_written(session.id)
+
+
 class Calls:
     """Makes the calls of clients; each has a session of its own, and any number run at once.
 
@@ -181,6 +186,8 @@ class Calls:
             return await runtime().call_in_worker(partial(run_answer, session))
         except RefusedCall as exc:
             return refusal_answer(str(exc))
+        except (SessionBusy, SessionChanged) as exc:
+            return refusal_answer(_in_use(exc.session))
         except asyncio.CancelledError:
             running.cancel()
             await end_run(running.session)
@@ -263,6 +270,8 @@ class Calls:
             raise RefusedCall(
                 f"this server has no session {session_id}; leave session_id out to begin"
             )
+        if runs_elsewhere(session, store):
+            raise RefusedCall(_in_use(session_id))
         return session
 
 
@@ -335,6 +344,10 @@ def _check_message(arguments: Mapping[str, Any], max_chars: int) -> tuple[str, U
             f"session_id {session_id!r:.80} is no id of a session; expected one that an earlier "
             "call gave"
         ) from None
+
+
+def _in_use(session_id: UUID) -> str:
+    return f"session {session_id} is in use by another run; wait for its end, and try again"
 
 
 def _require_end(session: Session) -> None:
