@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from rath.conformance import (
     WorkerPlace,
     check_engine,
 )
+from rath.conformance.contract import run_clauses
+from rath.conformance.engine import CLAUSES, open_subject
 from tests.support.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.timeout(180)  # many processes are started
@@ -61,6 +64,7 @@ class PostgresHarness(LocalProcessHarness):
 def test_a_worker_that_is_fenced_while_it_stands_still_changes_nothing(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    report = check_engine(PostgresHarness("procs:2", postgres), folder=tmp_path)
-    (zombie,) = (each for each in report.findings if "stood_still" in each.check)
+    clauses = [each for each in CLAUSES if "stood_still" in each.name]
+    subject = partial(open_subject, PostgresHarness("procs:2", postgres), tmp_path)
+    (zombie,) = run_clauses("procs on PostgreSQL", clauses, subject).findings
     assert (zombie.status, zombie.detail) == ("passed", "")
