@@ -18,7 +18,7 @@ def test_the_embedded_model_keeps_the_contract(embedded: Provider) -> None:
     assert [finding for finding in report.findings if finding.status == "skipped"] == []
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic", marks=pytest.mark.slow)])
 def test_a_real_server_keeps_the_contract_in_both_protocols(kind: str, embedded: Provider) -> None:
     endpoint = ensure_server(embedded.model)
     provider = Provider(

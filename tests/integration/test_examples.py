@@ -27,6 +27,9 @@ WHO_ANSWERS = {"provider_from_env", "providers_of_two_vendors", "memory_server_f
 MODELLESS = {"02_session_lineage", "09_memory", "12_custom_backend", "13_openviking_memory"}
 """They ask no model."""
 
+LONG = {("20_many_machines", "anthropic")}
+"""Those of which one protocol is enough outside the long campaigns: they start many processes."""
+
 
 def names(paths: list[Path]) -> list[str]:
     """What a parametrised test is called."""
@@ -123,7 +126,12 @@ def test_an_example_runs(name: str, reply: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "wire"),
     [
-        pytest.param(program, wire, id=f"{program.stem}-{wire}")
+        pytest.param(
+            program,
+            wire,
+            id=f"{program.stem}-{wire}",
+            marks=[pytest.mark.slow] if (program.stem, wire) in LONG else [],
+        )
         for program in PROGRAMS
         for wire in ("openai", "anthropic")
         if wire == "openai" or program.stem not in MODELLESS
