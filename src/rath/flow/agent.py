@@ -339,9 +339,9 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         line = ", ".join(fields)
         return line if len(line) <= _MAX_LINE else "\n".join(fields)
 
-    def _shown_parts(self) -> list[tuple[str, object]]:
-        # Its own parameters are what it shows of itself.
-        return [part for part in super()._shown_parts() if part[1] is not self.agent]
+    def _listed_parts(self) -> list[tuple[str, object]]:
+        # Its own parameters stand in `extra_repr`.
+        return [part for part in super()._listed_parts() if part[1] is not self.agent]
 
     def close(self) -> None:
         """Give the memory back; runs and commits in flight still end. Safe to call again."""

@@ -348,7 +348,7 @@ class Workflow(TaskTaking):
         """Return what `repr` shows before the parts, as `width=3`; subclasses override it."""
         return ""
 
-    def _shown_parts(self) -> list[tuple[str, object]]:
+    def _listed_parts(self) -> list[tuple[str, object]]:
         """Return the parts in the order in which they were defined, those of a container last."""
         parts: dict[str, object] = {**dict(self.named_agents()), **dict(self.named_children())}
         own = [name for name in vars(self) if name in parts]
@@ -394,7 +394,7 @@ class Workflow(TaskTaking):
     @reprlib.recursive_repr()
     def __repr__(self) -> str:
         extra = self.extra_repr()
-        parts = self._shown_parts()
+        parts = self._listed_parts()
         name = type(self).__name__
         if not parts and "\n" not in extra:
             return f"{name}({extra})"
@@ -412,7 +412,7 @@ class Workflow(TaskTaking):
         if id(self) in above:
             return html.tree(label, "…", ())
         branches: list[str] = []
-        for name, part in self._shown_parts():
+        for name, part in self._listed_parts():
             if isinstance(part, Workflow):
                 name = f"{name}: {type(part).__name__}"
                 inner = part._tree(name, above | {id(self)})  # noqa: SLF001  # of this class
