@@ -29,6 +29,7 @@ from rath.session.graph.recording import Provenance, note_content, stamped
 from rath.session.hooks import NO_HOOKS, LoopHooks, passed_on_to
 from rath.session.log.store import SessionStore
 from rath.session.manager import session_registry
+from rath.session.operation import Watchers
 from rath.session.outcome import Suspended
 from rath.session.output import plan_output
 from rath.session.provider_builtin import (
@@ -173,7 +174,8 @@ def call_site() -> str:
 
 _log = logging.getLogger("rath.session")
 
-_watchers: tuple[Callable[[Session], None], ...] = ()
+_end_watchers = Watchers[Session]()
+_submit_watchers = Watchers[Session]()
 
 
 def on_run_end(call: Callable[[Session], None]) -> Callable[[], None]:
@@ -182,21 +184,9 @@ def on_run_end(call: Callable[[Session], None]) -> Callable[[], None]:
     What it raises is logged, and disturbs nobody.
 
     Returns:
-        What takes it back.
+        A function that removes it.
     """
-    global _watchers  # who watches is known to the whole process
-    # Something of its own, so that the same function may be given twice and taken back once.
-    watcher = partial(call)
-    _watchers = (*_watchers, watcher)
-
-    def take_back() -> None:
-        global _watchers
-        _watchers = tuple(each for each in _watchers if each is not watcher)
-
-    return take_back
-
-
-_submit_watchers: tuple[Callable[[Session], None], ...] = ()
+    return _end_watchers.add(call)
 
 
 def on_run_submit(call: Callable[[Session], None]) -> Callable[[], None]:
@@ -205,17 +195,9 @@ def on_run_submit(call: Callable[[Session], None]) -> Callable[[], None]:
     It is made at once, by whoever submits the run: it must neither wait nor raise.
 
     Returns:
-        What takes it back.
+        A function that removes it.
     """
-    global _submit_watchers  # who watches is known to the whole process
-    watcher = partial(call)
-    _submit_watchers = (*_submit_watchers, watcher)
-
-    def take_back() -> None:
-        global _submit_watchers
-        _submit_watchers = tuple(each for each in _submit_watchers if each is not watcher)
-
-    return take_back
+    return _submit_watchers.add(call)
 
 
 def announce_run(session: Session) -> None:
@@ -224,7 +206,7 @@ def announce_run(session: Session) -> None:
         return
     for watcher in _submit_watchers:
         watcher(session)
-    for watcher in _watchers:
+    for watcher in _end_watchers:
         start = partial(_start, partial(_tell, watcher, session))
         if not session.core.body.at_end(start):
             start()

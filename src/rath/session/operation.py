@@ -7,12 +7,14 @@ import itertools
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
-from functools import partial
+from typing import Generic, TypeVar
 from uuid import UUID, uuid4, uuid5
 
 from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
 from rath._core.trace_context import ambient_span, provide_span, traceparent
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,29 @@ class Place:
         if self.run is None:
             return uuid4()
         return uuid5(self.run, f"{self.path}#{self.ordinal}")
+
+
+class Watchers(Generic[T]):
+    """Functions that the whole process calls with each value of one kind."""
+
+    def __init__(self) -> None:
+        self._calls: dict[object, Callable[[T], None]] = {}
+
+    def add(self, call: Callable[[T], None]) -> Callable[[], None]:
+        """Add a function, perhaps once more; return one that removes it again."""
+        key = object()
+        self._calls[key] = call
+
+        def remove() -> None:
+            self._calls.pop(key, None)
+
+        return remove
+
+    def __iter__(self) -> Iterator[Callable[[T], None]]:
+        return iter(tuple(self._calls.values()))
+
+
+_call_watchers = Watchers[UUID]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +135,15 @@ def operation_scope(
                 watcher(inner.trace)
 
 
-_call_watchers: tuple[Callable[[UUID], None], ...] = ()
-
-
 def on_call_end(call: Callable[[UUID], None]) -> Callable[[], None]:
     """Have `call` made with the id of each outermost workflow call that returns from now on.
 
     Its runs may go on. It is made by whoever made the call, and must neither wait nor raise.
 
     Returns:
-        What takes it back.
+        A function that removes it.
     """
-    global _call_watchers  # who watches is known to the whole process
-    watcher = partial(call)
-    _call_watchers = (*_call_watchers, watcher)
-
-    def take_back() -> None:
-        global _call_watchers
-        _call_watchers = tuple(each for each in _call_watchers if each is not watcher)
-
-    return take_back
+    return _call_watchers.add(call)
 
 
 def current_call() -> UUID | None:
