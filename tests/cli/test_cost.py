@@ -33,8 +33,8 @@ def test_the_costs_of_a_store_by_model(rath: Rath, family: Family) -> None:
         "total       4 calls  330 tokens  $0.02 + unpriced",
     ]
     assert result.stderr.splitlines() == [
-        "note: 1 call of 'claude' has no known price",
-        "note: of 1 call of 'gpt-5-mini' nobody said how many tokens they took",
+        "note: 1 call of 'claude' is unpriced: no price of that model there is known",
+        "note: 1 call of 'gpt-5-mini' is unpriced: the answer did not say how many tokens it took",
     ]
 
 

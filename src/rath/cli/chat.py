@@ -267,7 +267,7 @@ class _Shown:
         if usage is not None:
             parts.append(f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens")
         if cost.n_priced:
-            parts.append(money(cost.usd))
+            parts.append(money(cost.usd, is_complete=cost.is_complete))
         say_lines([line((" · ".join(parts), "dim"))])
 
 

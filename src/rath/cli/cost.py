@@ -15,7 +15,7 @@ from rich.text import Text
 from rath._core.dataclasses import dataclass
 from rath._core.text import short_id, visible
 from rath.cli.listing import JobName, runs_of
-from rath.cli.render import count_of, money, one_line, room, say_table
+from rath.cli.render import UNPRICED, count_of, money, one_line, room, say_table
 from rath.cli.stores import (
     StoreUrl,
     find_run,
@@ -161,12 +161,18 @@ def _show(costs: _Costs) -> None:
     say_table(rows, ["cut", *["right"] * (len(rows[0]) - 1)])
     total = costs.total
     for model, n_calls in total.unpriced.items():
-        have = "has" if n_calls == 1 else "have"
-        note(f"{count_of(n_calls, 'call')} of {model!r} {have} no known price")
+        note(f"{_calls_are(n_calls, model)} {UNPRICED}: no price of that model there is known")
     for model, n_calls in total.uncounted.items():
-        note(f"of {count_of(n_calls, 'call')} of {model!r} nobody said how many tokens they took")
+        took = "the answer did not say how many tokens it took"
+        if n_calls > 1:
+            took = "the answers did not say how many tokens they took"
+        note(f"{_calls_are(n_calls, model)} {UNPRICED}: {took}")
     if total.given_tokens:
         note(
             f"{count_of(total.given_tokens, 'token')} came without a call, as from a file of "
             "version 1, and what they cost is not known"
         )
+
+
+def _calls_are(n_calls: int, model: str) -> str:
+    return f"{count_of(n_calls, 'call')} of {model!r} {'is' if n_calls == 1 else 'are'}"

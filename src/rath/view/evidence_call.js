@@ -98,7 +98,7 @@ function costPart(entry) {
     "Cost and time",
     facts(
       ["tokens", total === undefined ? "not told by the endpoint" : `${total.toLocaleString("en")}: ${asked.toLocaleString("en")} in${details ? ` (${details})` : ""}, ${answered.toLocaleString("en")} out${entry.thought ? ` (${short(entry.thought)} reasoning)` : ""}`],
-      ["cost", entry.usd === undefined ? "no price is known" : `${money(entry.usd)}  (${entry.price})`],
+      ["cost", entry.usd === undefined ? "unpriced" : `${money(entry.usd)}  (${entry.price})`],
       ["began", moment(entry.began)],
       ["took", [duration(entry.ms ?? 0), entry.ttft !== undefined && `first token after ${duration(entry.ttft)}`, entry.queued && `${duration(entry.queued)} in a queue`].filter(Boolean).join(", ")],
     ),

@@ -173,7 +173,7 @@ function isPlain(session) {
 function factsOf(session) {
   const facts = [count(session.nRows, "row")];
   if (session.tokens) facts.push(`${short(session.tokens)} tok`);
-  if (session.usd !== undefined) facts.push(`${money(session.usd)}${session.unpriced ? " +?" : ""}`);
+  if (session.usd !== undefined) facts.push(`${money(session.usd)}${session.unpriced ? " + unpriced" : ""}`);
   if (session.ms) facts.push(duration(session.ms));
   return facts;
 }

@@ -159,7 +159,7 @@ class Page {
     const { shown } = this;
     const { name } = nameOf(this.book, shown);
     const did = verb(shown.operator);
-    const numbers = [count(shown.nRows, "row"), shown.calls && count(shown.calls, "model call"), shown.tools && count(shown.tools, "tool run"), shown.tokens && `${short(shown.tokens)} tok`, shown.usd !== undefined && `${money(shown.usd)}${shown.unpriced ? ` and ${shown.unpriced} of unknown price` : ""}`, shown.ms && duration(shown.ms)];
+    const numbers = [count(shown.nRows, "row"), shown.calls && count(shown.calls, "model call"), shown.tools && count(shown.tools, "tool run"), shown.tokens && `${short(shown.tokens)} tok`, shown.usd !== undefined && `${money(shown.usd)}${shown.unpriced ? ` + ${shown.unpriced} unpriced` : ""}`, shown.ms && duration(shown.ms)];
     const copy = [["Markdown", "Copy the session as Markdown (s)", () => this.share.session()], ["Print", "Print the session (p)", () => print()]].map(([text, title, onclick]) => h("button", { class: "copy", type: "button", title, onclick }, text));
     return [
       this.board?.about(shown) ?? null,

@@ -50,7 +50,7 @@ def _details(session: Session, body: Body) -> Iterator[str]:
     if usage is not None:
         yield f"{usage.prompt_tokens:,} + {usage.completion_tokens:,} tokens"
     if cost.n_priced:
-        yield f"${cost.usd:.4f}"
+        yield f"${cost.usd:.4f}" + ("" if cost.is_complete else " + unpriced")
     yield session.sandbox_backend or ""
 
 

@@ -83,7 +83,7 @@ def test_an_answer_opens_to_what_the_model_saw(open_page: Open, page_file: Path)
     evidence = page.locator(".evidence")
     expect(evidence).to_contain_text("Change the note.")
     expect(evidence).to_contain_text("Rows 0 to 2 of its session")
-    expect(evidence).to_contain_text("no price is known")
+    expect(evidence).to_contain_text("unpriced")
     evidence.get_by_role("button", name="0", exact=True).click()
     assert "What does the note say?" in chosen(page)
 
