@@ -53,10 +53,12 @@ def nightly(store: FileStore) -> Job:
 def test_jobs_are_listed_with_their_counts(rath: Rath) -> None:
     for verb in ("jobs", "jobs ls"):
         rath(verb, ends=0, out=("nightly", "completed", "2 done, 1 failed of 3", "local"))
-    told = json.loads(rath("jobs ls --json", ends=0).stdout)["jobs"]
-    assert [(each["name"], each["n_items"], each["counts"]) for each in told] == [
-        ("nightly", 3, {"done": 2, "failed": 1})
-    ]
+    for verb in ("jobs --json", "jobs ls --json"):
+        told = json.loads(rath(verb, ends=0).stdout)["jobs"]
+        assert [(each["name"], each["n_items"], each["counts"]) for each in told] == [
+            ("nightly", 3, {"done": 2, "failed": 1})
+        ]
+    rath("jobs --json show nightly", ends=2, err="rath jobs show ... --json")
 
 
 @pytest.mark.usefixtures("store")
@@ -66,7 +68,8 @@ def test_no_jobs_are_said_to_be_none(rath: Rath) -> None:
 
 def test_what_failed_is_shown(rath: Rath, nightly: Job) -> None:
     shown = ("1 failed", "3 attempts", "failed", "ValueError: no answer")
-    rath("jobs show nightly", ends=0, out=shown)
+    done = rath("jobs show nightly", ends=0, out=shown)
+    assert done.stderr == "note: its runs in the explorer: rath view nightly\n"
     rath("jobs show", str(nightly.id)[:8], ends=0, out=shown)
     rath("explain", str(nightly.id)[:8], ends=0, out="3 items, each with sessions of its own")
     (item,) = json.loads(rath("jobs show nightly --json", ends=0).stdout)["items"]

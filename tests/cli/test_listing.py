@@ -119,6 +119,7 @@ def test_instructions_alone_are_listed_with_all(rath: Rath, sessions: Path) -> N
 def test_an_empty_store_and_one_where_nothing_fits(rath: Rath, sessions: Path) -> None:
     result = rath("ls", ends=Exit.ANSWERED, out="")
     assert result.stderr.startswith(f"note: there are no sessions in {sessions}. rath.autosave()")
+    assert rath("log", out="").stderr == result.stderr
     assert not sessions.exists()
     save(sessions, LogMaker().said("go"))
     assert rath("ls else").stderr == f"note: no session of {sessions} fits\n"

@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import rath
 from rath._core.text import did_you_mean
-from rath.cli.terminal import CommandError, Exit, Misuse, complain, heading, show_help
+from rath.cli.terminal import AsJson, CommandError, Exit, Misuse, complain, heading, show_help
 from rath.cli.verbs import GROUPS, SECTIONS, VERBS
 from rath.errors import RathError, SessionDamaged
 
@@ -38,11 +38,14 @@ _WORDS: tuple[tuple[type, str], ...] = ((int, "N"), (float, "SECONDS"), (Path, "
 """What stands for a value of a type in the help; else it is TEXT."""
 
 
-def _list_jobs(ctx: typer.Context) -> None:
+def _list_jobs(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the jobs of the default store where no verb of the group is named."""
     if ctx.invoked_subcommand is None:
         jobs: Any = importlib.import_module("rath.cli.jobs")
-        jobs.list_jobs()
+        jobs.list_jobs(as_json=as_json)
+    elif as_json:
+        verb = f"rath jobs {ctx.invoked_subcommand}"
+        raise Misuse(f"--json stands behind the verb that writes it: {verb} ... --json")
 
 
 class _Complaint(Protocol):

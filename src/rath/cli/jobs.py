@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
@@ -22,7 +23,7 @@ from rath.cli.render import (
 from rath.cli.runs import load_workflow, program_errors
 from rath.cli.show import entry_text
 from rath.cli.stores import StoreUrl, find_job, iter_jobs, use_index, use_store
-from rath.cli.terminal import AsJson, CommandError, Exit, say, say_json
+from rath.cli.terminal import AsJson, CommandError, Exit, note, say, say_json
 from rath.errors import PersistenceError
 from rath.jobs.engine import DEFAULT_CONCURRENCY
 from rath.jobs.job import Job, retry_job
@@ -131,6 +132,9 @@ def show_job(
             "session": each.session, "attempt": each.attempt, "error": each.error,
         },
     )  # fmt: skip
+    if not as_json:
+        shown_store = "" if store_url is None else f"--store {shlex.quote(store_url)} "
+        note(f"its runs in the explorer: rath view {shown_store}{shlex.quote(report.name)}")
 
 
 def tail_job(job: JobText, store_url: StoreUrl = None) -> None:

@@ -154,9 +154,6 @@ def ls(
             n_turns = {each.id: _count_turns(each.id, index) for each in lines if each.turns}
         n_left_out = n_found - sum(each.n_sessions for each in lines)
     is_narrow = query != SessionFilter(is_said=query.is_said, limit=query.limit)
-    empty = (
-        "no session of {} fits" if is_narrow else f"there are no sessions in {{}}. {HOW_TO_RECORD}"
-    )
 
     def show(shown: Sequence[Branch]) -> None:
         if by == "run":
@@ -170,10 +167,16 @@ def ls(
         "sessions",
         show,
         as_json=as_json,
-        empty=empty.format(store.where),
+        empty=_empty_note(store, is_narrow=is_narrow),
         facts={"store": store.where},
         encode=lambda each: {**_jsonable(each.session), "n_turns": n_turns.get(each.id, 1)},
     )
+
+
+def _empty_note(store: SessionStore, *, is_narrow: bool) -> str:
+    if is_narrow:
+        return f"no session of {store.where} fits"
+    return f"there are no sessions in {store.where}. {HOW_TO_RECORD}"
 
 
 def _check_states(states: Sequence[str] | None) -> None:
@@ -273,7 +276,7 @@ def log(
         "sessions",
         show,
         as_json=as_json,
-        empty=f"no session of {store.where} fits",
+        empty=_empty_note(store, is_narrow=any((session, states, since, until))),
         encode=lambda each: _jsonable(each.session),
     )
 
