@@ -83,6 +83,18 @@ def test_what_cannot_be_reported_is_refused_with_status_2(
     assert decisions(Session.load(stored.id)) == []
 
 
+def test_show_marks_the_decision_in_force_where_several_were_taken(
+    rath: Rath, stored: Session
+) -> None:
+    stored.deny("c1", "no").approve("c1").approve("c2")
+    taken = [each for each in rath("show", str(stored.id)).stdout.splitlines() if "decided" in each]
+    assert [each.strip(" ·") for each in taken] == [
+        "replaced: ann decided: deny c1: no",
+        "in force: ann decided: approve c1",
+        "ann decided: approve c2",
+    ]
+
+
 @pytest.mark.parametrize("verb", ["approve", "deny"])
 def test_the_only_call_that_waits_needs_no_id(verb: str, rath: Rath, project: Path) -> None:
     assert project.exists()

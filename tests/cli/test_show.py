@@ -194,6 +194,7 @@ def test_some_rows_are_displayed(
     shown = rath("show --rows", rows, str(log.session), ends=0).stdout
     assert re.findall(r"(?m)word (\d+)$", shown) == [str(number) for number in expected]
     assert "of 20" in shown
+    assert ("no such row of 20: they are 0 to 19" in shown) == (not expected)
 
 
 def test_what_is_no_range_of_rows_is_a_misuse(rath: Rath, family: Family) -> None:

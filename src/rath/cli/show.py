@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, assert_never
+from uuid import UUID
 
 import typer
 from rich.text import Text
@@ -40,6 +41,9 @@ _PIPE_CHARS = 400
 """Of a row's text where lines are not cut to a terminal, without --full."""
 
 _INDENT = " " * 16
+_REPLACED, _IN_FORCE = "replaced: ", "in force: "
+"""Before decisions about one call."""
+
 _KIND_STYLES = {"system": "magenta", "user": "green", "assistant": "cyan", "tool_result": "yellow"}
 
 
@@ -219,9 +223,10 @@ def _row_lines(loaded: Loaded, shown: range, *, is_full: bool) -> Iterator[Text]
     entry_of = makers(loaded.session.record)
     table = loaded.session.chunk_table
     if len(shown) < len(table):
-        first = f"rows {shown.start} to {shown.stop - 1}" if len(shown) > 1 else "no row"
+        first = f"rows {shown.start} to {shown.stop - 1}" if len(shown) > 1 else "no such row"
         first = f"row {shown.start}" if len(shown) == 1 else first
-        yield render.line((f"{first} of {len(table)}", "dim"))
+        last = "" if shown else f": they are 0 to {len(table) - 1}"
+        yield render.line((f"{first} of {len(table)}{last}", "dim"))
     for index in shown:
         row = table[index]
         if is_full:
@@ -251,11 +256,15 @@ def _row_line(index: int, row: ChunkRow) -> Text:
 
 def _say_rest(loaded: Loaded) -> None:
     """Show what belongs to no row: checks, decisions, failed calls, what is open."""
+    validity = _decision_validity(loaded.session.record)
     for entry in loaded.session.record:
         has_row = isinstance(entry, record.ModelCall | record.ToolRun) and entry.rows
         if not has_row and not isinstance(entry, record.Operation):
             named = f"{entry.tool}: " if isinstance(entry, record.ToolRun) else ""
-            render.say_lines([render.line(("    · ", "dim"), named + entry_text(entry))])
+            valid = validity.get(entry.id, "")
+            style = "dim" if valid == _REPLACED else ""
+            shown = (named + entry_text(entry), style)
+            render.say_lines([render.line(("    · ", "dim"), (valid, style or "bold"), shown)])
     if loaded.unfinished is None:
         return
     for intent in loaded.unfinished.intents:
@@ -271,6 +280,18 @@ def _say_rest(loaded: Loaded) -> None:
     failure = loaded.unfinished.failure
     if failure is not None and failure.how == "failed":
         _say_marked("!", "red", render.one_line(failure.error))
+
+
+def _decision_validity(entries: Iterable[record.Entry]) -> dict[UUID, str]:
+    """Return which decision holds, where several were taken about one call; by entry id."""
+    taken: dict[tuple[object, ...], list[UUID]] = {}
+    for entry in entries:
+        if isinstance(entry, record.Decision):
+            about = (entry.interrupt, entry.rows, entry.call, entry.call_id)
+            taken.setdefault(about, []).append(entry.id)
+    several = [ids for ids in taken.values() if len(ids) > 1]
+    replaced = dict.fromkeys((each for ids in several for each in ids[:-1]), _REPLACED)
+    return replaced | dict.fromkeys((ids[-1] for ids in several), _IN_FORCE)
 
 
 def _say_marked(mark: str, style: str, text: str) -> None:
