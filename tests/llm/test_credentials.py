@@ -148,6 +148,14 @@ def test_a_missing_key_says_what_to_do(home: Path) -> None:
     assert str(home) not in str(caught.value)
 
 
+def test_a_missing_key_names_the_model_that_is_set_up(home: Path) -> None:
+    write_config(home, {"provider_kind": "local", "model": "small"})
+    with pytest.raises(ValueError, match=r"Provider\.from_config\(\).* of kind 'local'") as caught:
+        resolve()
+    assert "rath config init" not in str(caught.value)
+    assert "OPENAI_API_KEY" in str(caught.value)
+
+
 # ---------------------------------------------------------------- a project's own endpoint
 
 

@@ -401,15 +401,29 @@ def resolve_account(
         )
     head = missing or f"No API key found for provider kind {kind!r}"
     variable = variables.api_key(account.base_url.value)[0]
-    advice = ["Run `rath config init`", f"set {variable}"]
-    advice += [f"or pass {type(source).__name__}(api_key=...)"]
+    other = _default_of_another_kind(kind) if purpose == "chat" else None
+    if other is None or source.config_entry is not None:
+        first = "Run `rath config init`"
+    else:
+        first = f"Use Provider.from_config(), which is {other} in the config"
+    advice = [first, f"set {variable}", f"or pass {type(source).__name__}(api_key=...)"]
     local = (
         ' A model that needs no key runs inside the process: Provider(provider_kind="local").'
-        if purpose == "chat"
+        if purpose == "chat" and other is None
         else ""
     )
     broken = "".join(f" {problem}." for problem in problems)
     raise ValueError(f"{head}. {', '.join(advice)}.{local}{broken}")
+
+
+def _default_of_another_kind(kind: str) -> str | None:
+    """Describe the entry of `llm.default_provider` where it is of another kind."""
+    # A damaged file is a problem that stands in the message already.
+    with suppress(KeyError, ConfigError, ManifestVersionError):
+        found = config.find_llm_provider()
+        if found.entry.provider_kind != kind:
+            return f"{found.name!r} of kind {found.entry.provider_kind!r}"
+    return None
 
 
 def refuse_unsendable(key: Sourced[str]) -> None:
