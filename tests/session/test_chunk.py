@@ -27,7 +27,7 @@ from rath.session import (
     tool_feedback_chunk,
     user_text_chunk,
 )
-from rath.session.chunk import FrozenDict, FrozenList, frozen_mapping
+from rath.session.chunk import FrozenDict, FrozenList, differing_row, frozen_mapping
 from rath.session.content import AssistantTurn, ToolCall, UserText
 from tests.support.api import encode_content
 from tests.support.images import picture, pictures
@@ -235,3 +235,22 @@ def _types(value: Any) -> set[type[Any]]:
         inner = [*cast("list[object]", value)]
     own: type[Any] = type(cast("object", value))
     return {own}.union(*[_types(item) for item in inner])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (["be kind", "be"], ["be kind"], ("row 1 (system) 'be'", "no row 1")),
+        (["x" * 50 + "a"], ["x" * 50 + "b"], ("row 0 (system) '...", "xxxxb'")),
+        (["key sk-proj-" + "a" * 40], ["key"], ("row 0 (system) 'key ***", "row 0 (system) 'key'")),
+        (["a" + "z" * 300], ["b"], ("row 0 (system) 'azz", "row 0 (system) 'b'")),
+    ],
+    ids=["more rows", "far into a row", "a key", "long"],
+)
+def test_the_first_row_that_differs_is_shown_in_short(
+    before: list[str], now: list[str], expected: tuple[str, str]
+) -> None:
+    shown = differing_row(map(system_text_chunk, before), map(system_text_chunk, now))
+    assert expected[0] in shown[0]
+    assert expected[1] in shown[1]
+    assert max(map(len, shown)) < 120

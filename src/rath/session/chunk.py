@@ -14,6 +14,7 @@ from msgspec import MsgspecError, Struct
 from msgspec.json import Decoder
 
 from rath._core.dataclasses import dataclass
+from rath._core.lazy_imports import lazy_function
 from rath._core.text import one_line_preview, valid_unicode
 from rath._core.vector import Vector
 from rath.llm.chat_request import RathLLMMessage
@@ -35,6 +36,9 @@ from rath.session.content import (
     row_digest,
     rows_digest,
 )
+
+# Needed where a program is refused, which most never are.
+_redact_content = lazy_function("rath.config.redaction", "redact_content")
 
 _HOW_TO_CHANGE = (
     "the payload of a row is read-only, because other sessions share it; change a copy, "
@@ -510,6 +514,34 @@ def show_images(images: Sequence[Image], max_chars: int) -> str:
     """Return the text that precedes a row with images, "" when there are none."""
     labels = " ".join(image.label for image in images)
     return f"{one_line_preview(labels, max_chars)} " if labels else ""
+
+
+def differing_row(before: Iterable[ChunkRow], now: Iterable[ChunkRow]) -> tuple[str, str]:
+    """Return the first row in which two sequences differ, as each has it: short, and redacted."""
+    sides = [*before], [*now]
+    pairs = enumerate(zip(*sides, strict=False))
+    ends = (index for index, (old, new) in pairs if old.digest != new.digest)
+    at = next(ends, min(map(len, sides)))
+    rows = [side[at] if at < len(side) else None for side in sides]
+    payloads = [{} if row is None else row.payload for row in rows]
+    contents = [payload.get("content", "") for payload in payloads]
+    is_text = all(isinstance(text, str) for text in contents) and contents[0] != contents[1]
+    texts = contents if is_text else [json.dumps(payload) for payload in payloads]
+    shown: list[str] = [_redact_content(text) for text in texts]
+    same = (index for index, (old, new) in enumerate(zip(*shown, strict=False)) if old != new)
+    start = max(0, next(same, min(map(len, shown))) - _CHARS_BEFORE)
+    gap = "..." if start else ""
+    old, new = (
+        f"no row {at}"
+        if row is None
+        else f"row {at} ({row.kind_name}) {gap + one_line_preview(text[start:], _MOST_CHARS)!r}"
+        for row, text in zip(rows, shown, strict=True)
+    )
+    return old, new
+
+
+_MOST_CHARS, _CHARS_BEFORE = 80, 20
+"""Of a row that differs; so many of them stand before the first difference."""
 
 
 def readable_json(body: str) -> str:

@@ -19,7 +19,7 @@ from rath.session.bindings import Placement
 from rath.session.body import Body, cancelled_body
 from rath.session.calls.requests import Context
 from rath.session.calls.results import CallResult, CheckedCall
-from rath.session.chunk import ChunkRow
+from rath.session.chunk import ChunkRow, ChunkTable, differing_row
 from rath.session.content import (
     AssistantTurn,
     ResultText,
@@ -160,9 +160,17 @@ def required_operation(
     return operation
 
 
-def model_check(operation: Operation, place: Place) -> Callable[[Body, Body], None]:
-    """Return the check that transcript and instructions are those that an operation had."""
-    return partial(_check_model, operation, place)
+def model_check(
+    operation: Operation, place: Place, recorded: ChunkTable | None = None
+) -> Callable[[Body, Body], None]:
+    """Return the check that transcript and instructions are those that an operation had.
+
+    Args:
+        operation: It has the instructions, and the digest of the transcript.
+        place: Where it is made.
+        recorded: The rows that came of it; those of the transcript stand before its own.
+    """
+    return partial(_check_model, operation, place, recorded)
 
 
 def check_equal(place: Place, what: str, expected: object, actual: object) -> None:
@@ -175,19 +183,27 @@ def check_equal(place: Place, what: str, expected: object, actual: object) -> No
         raise _mismatch(place, f"{what} differs", repr(expected), repr(actual))
 
 
-def _check_model(operation: Operation, place: Place, user: Body, agent: Body) -> None:
-    _check_rows(place, "the transcript", operation.input_digest or "", user.table)
-    _check_rows(place, "the agent's instructions", rows_digest(operation.head), agent.table)
+def _check_model(
+    operation: Operation, place: Place, recorded: ChunkTable | None, user: Body, agent: Body
+) -> None:
+    digest, now = operation.input_digest or "", rows_digest(user.table)
+    if now != digest:
+        rows = () if recorded is None else recorded
+        own = (row.id is not None and row.id.session == operation.session for row in rows)
+        before = [*rows][: next((at for at, is_own in enumerate(own) if is_own), None)]
+        if rows_digest(before) == digest:
+            _check_rows(place, "the transcript", before, user.table)
+        found = f"{len(user.table)} rows with the digest {now[:12]}"
+        problem = "the transcript is another one"
+        raise _mismatch(place, problem, f"rows with the digest {digest[:12]}", found)
+    _check_rows(place, "the agent's prompt", operation.head, agent.table)
 
 
-def _check_rows(place: Place, what: str, expected: str, rows: Iterable[ChunkRow]) -> None:
-    now = rows_digest(rows)
-    if now != expected:
-        listed = list(rows)
-        description = f"{len(listed)} rows with the digest {now[:12]}"
-        raise _mismatch(
-            place, f"{what} differs", f"rows with the digest {expected[:12]}", description
-        )
+def _check_rows(
+    place: Place, what: str, before: Iterable[ChunkRow], rows: Iterable[ChunkRow]
+) -> None:
+    if rows_digest(before) != rows_digest(rows):
+        raise _mismatch(place, f"{what} is another one", *differing_row(before, rows))
 
 
 def _digest(edge: Edge) -> str | UUID:
@@ -237,12 +253,12 @@ def find_derivation(
     if rows:
         what = "the task" if kind == "delegate" else "what the user says"
         since = max(0, len(recorded) - len(rows))
-        _check_rows(place, what, rows_digest(recorded.since(since)), rows)
+        _check_rows(place, what, tuple(recorded.since(since)), rows)
 
     def check(*bodies: Body) -> None:
         if not before and not parents:
             # A detached session has none, and begins with the rows of one.
-            _check_rows(place, "the transcript", rows_digest(recorded), bodies[0].table)
+            _check_rows(place, "the transcript", recorded, bodies[0].table)
             return
         check_equal(place, "the number of parents", len(before), len(parents))
         for old, new in zip(before, parents, strict=True):
@@ -722,7 +738,7 @@ def _resume_found(
     if content is None or own_operation(content.record, found.id) is None:
         discard_recorded(place)
         return earlier
-    check = model_check(required_operation(found, "loop", place), place)
+    check = model_check(required_operation(found, "loop", place), place, content.table)
     if _goes_on(found, content):
         before = resume_point(found.written, found.id, late=found.late)
         assert before is not None, "its operation is there"

@@ -17,7 +17,7 @@ from rath.backend.workspace import StoredWorkspace
 from rath.errors import PersistenceError, ResumeMismatch, SessionDamaged
 from rath.session.bindings import Placement, StoredSandbox, WorkspaceMode
 from rath.session.body import Body
-from rath.session.chunk import ChunkTable
+from rath.session.chunk import ChunkTable, differing_row
 from rath.session.files.rebuild import History, WorkspaceFiles, history_of
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.loading import remember_loaded, session_of
@@ -525,13 +525,14 @@ def _is_cut_off(root: Session, given: Session) -> bool:
 
 
 def _check_same_input(run: UUID, root: Session, session: Session) -> None:
-    recorded, given = root.chunk_table.digest(), session.chunk_table.digest()
-    if recorded != given:
+    recorded, given = root.chunk_table, session.chunk_table
+    if recorded.digest() != given.digest():
+        expected, found = differing_row(recorded, given)
         raise ResumeMismatch(
             "the rows of the input are not those that the run began with",
             where=f"run {run}",
-            expected=f"sha256 {recorded}",
-            found=f"sha256 {given}",
+            expected=expected,
+            found=found,
         )
 
 
