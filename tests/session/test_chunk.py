@@ -242,7 +242,11 @@ def _types(value: Any) -> set[type[Any]]:
     [
         (["be kind", "be"], ["be kind"], ("row 1 (system) 'be'", "no row 1")),
         (["x" * 50 + "a"], ["x" * 50 + "b"], ("row 0 (system) '...", "xxxxb'")),
-        (["key sk-proj-" + "a" * 40], ["key"], ("row 0 (system) 'key ***", "row 0 (system) 'key'")),
+        (
+            ["key sk-proj-" + "a1" * 20],
+            ["key"],
+            ("row 0 (system) 'key ***", "row 0 (system) 'key'"),
+        ),
         (["a" + "z" * 300], ["b"], ("row 0 (system) 'azz", "row 0 (system) 'b'")),
     ],
     ids=["more rows", "far into a row", "a key", "long"],
