@@ -63,3 +63,13 @@ def test_it_is_told_once_for_each_user(tmp_path: Path) -> None:
 )
 def test_who_has_decided_is_not_told(tmp_path: Path, first: str, variables: dict[str, str]) -> None:
     assert run(tmp_path, first, **variables) == ""
+
+
+@pytest.mark.parametrize("is_recorded", ["true", "false"])
+def test_who_has_decided_in_the_config_is_not_told(tmp_path: Path, is_recorded: str) -> None:
+    (tmp_path / "rath").mkdir()
+    text = f'{{"sessions": {{"persist": {is_recorded}}}}}'
+    config = tmp_path / "rath" / "config.json"
+    config.touch(0o600)
+    config.write_text(text)
+    assert run(tmp_path) == ""

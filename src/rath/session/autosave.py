@@ -31,7 +31,7 @@ _override: bool | None = None
 _is_noted = False
 """Whether the end of this program was asked to say that runs were not recorded."""
 
-_known: tuple[str | None, float, bool] | None = None
+_known: tuple[str | None, float, bool | None] | None = None
 """For which `OPENRATH_HOME`, until when, and what the configs say."""
 
 _lately: tuple[float, bool] | None = None
@@ -90,7 +90,7 @@ def is_autosaving() -> bool:
     if _override is not None:
         return _override
     now = time.monotonic()
-    answer = env_flag(_PERSIST_ENV) if env_value(_PERSIST_ENV) else _configured(now)
+    answer = env_flag(_PERSIST_ENV) if env_value(_PERSIST_ENV) else bool(_configured(now))
     _lately = (now + _LOOK_SECONDS, answer)
     return answer
 
@@ -116,6 +116,8 @@ def note_unrecorded_run() -> None:
 def _say_how_to_record() -> None:
     if _override is not None or env_value(_PERSIST_ENV):
         return  # the program has decided since, or the user, with OPENRATH_PERSIST=0
+    if _configured(time.monotonic()) is not None:
+        return  # so has the user, with `sessions.persist` of a config
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # no home, or a closed stderr
         marker = cache_dir() / "noted-autosave"
         if marker.exists():
@@ -138,8 +140,8 @@ def _set_override(on: bool | None) -> bool | None:
     return before
 
 
-def _configured(now: float) -> bool:
-    """Return the setting of the configs, at most one second old."""
+def _configured(now: float) -> bool | None:
+    """Return the setting of the configs, at most one second old; None where none has it."""
     global _known
     home, cached = env_value(OPENRATH_HOME_ENV), _known
     if cached is None or cached[0] != home or now >= cached[1]:
@@ -147,10 +149,10 @@ def _configured(now: float) -> bool:
     return cached[2]
 
 
-def _says_config() -> bool:
-    """Return the setting of the first config that has one."""
+def _says_config() -> bool | None:
+    """Return the setting of the first config that has one, None where none has."""
     # Most homes have no config, and reading one takes longer than all of this.
     if not any(path.exists() for path in config_layer_paths()):
-        return False
+        return None
     says = (layer.config.sessions.persist for layer in config.config_layers())
-    return next((each for each in says if each is not None), False)
+    return next((each for each in says if each is not None), None)
