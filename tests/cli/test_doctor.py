@@ -557,6 +557,7 @@ def test_a_fix_is_offered_and_made_where_the_user_agrees(rath: Rath, home: Path)
     assert f"rath doctor --fix: make {keys} private" in " ".join(shown.split())
     answers = "n\n" * 10
     rath("doctor --fix", input=answers, ends=1, err=f"Make {keys} private?")
+    rath("doctor --fix", input="", ends=1, err="so it is not done; --yes agrees without")
     assert keys.stat().st_mode & 0o777 == 0o644
     result = rath("doctor --fix", input="y\n" + answers, ends=0)
     assert f"done: make {keys} private\n" in result.stdout

@@ -159,7 +159,7 @@ def _may_replace(store: ConfigStore, name: str) -> bool:
     if known is None:
         return True
     note(f"{store.path} has a provider {name}: {_description(known)}")
-    return ask_yes_no("Replace it?")
+    return ask_yes_no("Replace it?", option="--force")
 
 
 def _ask_entry(wanted: InitOptions) -> tuple[LLMProviderConfig, str]:

@@ -224,9 +224,24 @@ def ask(question: str, *, default: str = "", choices: Sequence[str] = ()) -> str
         complain(f"{answer!r} is none of {', '.join(choices)}")
 
 
-def ask_yes_no(question: str) -> bool:
-    """Return whether the answer is yes; nothing is no."""
-    return ask(f"{question} (y/n)", default="n", choices=("y", "n", "yes", "no")).startswith("y")
+def ask_yes_no(question: str, *, option: str = "--yes") -> bool:
+    """Return whether the answer is yes; nothing is no.
+
+    Args:
+        question: What is asked.
+        option: Agrees without being asked.
+
+    Raises:
+        CommandError: The input has ended; the text names the option.
+    """
+    choices = ("y", "n", "yes", "no")
+    try:
+        return ask(f"{question} (y/n)", default="n", choices=choices).startswith("y")
+    except typer.Abort:
+        raise CommandError(
+            f"the input ended before this was answered, so it is not done; {option} agrees "
+            "without being asked"
+        ) from None
 
 
 def ask_secret(question: str) -> str:
