@@ -182,7 +182,7 @@ class SessionBusy(PersistenceError):
         """The log, or its store."""
 
         self.holder = holder
-        """Who writes, such as "process 123 on host"; "" where the store cannot tell."""
+        """The writer, such as "process 123 on host"; "" where the store cannot tell."""
         super().__init__(
             f"the log of session {session} in {where} is being written by "
             f"{holder or 'another process or writer'}; {advice}"
@@ -238,10 +238,10 @@ class ResumeMismatch(PersistenceError):
         """The place: path of the workflow, and the count of operations there."""
 
         self.expected = expected
-        """What the record says."""
+        """The value in the record."""
 
         self.found = found
-        """What the program does now."""
+        """The value in the program of now."""
         super().__init__(
             f"at {where} {problem}: the record says {expected}, now it is {found}. Go on with the "
             "program that made the session, or call the workflow on the session to run it anew"
@@ -445,7 +445,7 @@ class ProviderError(RathError, RuntimeError):
         self.code = code
         self.retry_after = retry_after
         self.evidence: object = None
-        """What is known of the call (`rath.llm.evidence.evidence_of` gives it typed), or None."""
+        """Evidence of the call (`rath.llm.evidence.evidence_of` gives it typed), or None."""
         super().__init__(message)
 
 

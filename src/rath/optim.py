@@ -83,7 +83,7 @@ class SearchResult:
     """Result of a search."""
 
     candidates: tuple[Candidate, ...]
-    """Those that were kept, in the order in which they were found; the first is the beginning."""
+    """Accepted candidates in the order of their discovery; the first is the initial one."""
 
     n_evaluations: int
     """Items that were evaluated, those that the store served with them."""

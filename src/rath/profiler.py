@@ -72,7 +72,7 @@ class ProfileEvent:
     cached_tokens: int = 0
     completion_tokens: int = 0
     usd: Decimal | None = None
-    """What a model call cost; None where that is not known."""
+    """Cost of a model call in dollars; None where it is not known."""
 
     error: str | None = None
 

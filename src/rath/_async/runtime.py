@@ -50,13 +50,13 @@ PROGRESS_SECONDS = 30.0
 AT_EXIT_ENV = "OPENRATH_AT_EXIT"
 
 ExitPolicy = Literal["finish", "cancel"]
-"""What a normal end of the program does with work in flight."""
+"""Policy for work in flight at a normal end of the program."""
 
 _NAP_SECONDS = 0.5
 """How late Ctrl-C may be noticed in the worst case; a guess between lag and wake-ups."""
 
 AtExit = Literal["end", "finish", "call", "leave"]
-"""What the end of the program does with work.
+"""Policy for one piece of work at the end of the program.
 
     "end"     a normal end finishes it, any other cancels it at once
     "finish"  the same, and any other end gives it half of the time first
@@ -71,7 +71,7 @@ HOW_TO_FINISH = (
 
 
 class Closeable(Protocol):
-    """What the runtime closes at exit if it is still open then."""
+    """Interface of an object that the runtime closes at exit if it is still open then."""
 
     def aclose(self) -> Coroutine[Any, Any, None]: ...
 

@@ -81,7 +81,7 @@ class BackendSandboxSpec(Referenced):
     """Whether commands may use the network, where the backend can forbid it."""
 
     limits: SandboxLimits | None = None
-    """What all that runs inside may use together, where the backend can limit it."""
+    """Limits on all processes inside together, where the backend can set them."""
 
     effects: EffectPolicy | None = None
     """How effects of commands and code are looked for; `EffectPolicy()` by default."""
@@ -127,7 +127,7 @@ class SandboxIdentity:
     """Where commands start unless they say otherwise."""
 
     layer: str | None = None
-    """What holds the files of a workspace of its own: `frozen` as long as nothing was changed in
+    """Storage of the files of a workspace of its own: `frozen` as long as nothing was changed in
     it, then `overlay`, `reflink` or `copy`; `snapshot` for a copy on a server; None for a plain
     directory."""
 

@@ -1,4 +1,4 @@
-"""What a backend offers, and how far apart from the host it runs things."""
+"""Capabilities of a backend, and its isolation from the host."""
 
 from __future__ import annotations
 

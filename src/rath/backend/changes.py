@@ -154,7 +154,7 @@ class TreeState:
 
 @dataclass(slots=True)
 class TreeDiff:
-    """What changed between two scans, by whomever."""
+    """Changes between two scans, by whomever."""
 
     effects: list[FileEffect] = field(default_factory=list[FileEffect])
     gaps: list[str] = field(default_factory=list[str])

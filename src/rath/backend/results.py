@@ -1,4 +1,4 @@
-"""What a sandbox answers: frozen values, failures among them."""
+"""Results of sandbox operations: frozen values, failures among them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class FileEditResult(ToolResult):
     """How many times the text stood there."""
 
     diff: str
-    """What changed, as a unified diff."""
+    """The change as a unified diff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class CodeResult(ToolResult):
     stdout: bytes
     stderr: bytes
     error: str | None
-    """What went wrong, None when nothing did."""
+    """The message of a failure; None without one."""
 
     stdout_full: Blob | None = None
     """All that it printed, where that is more than 20,000 bytes. While the sandbox is open it can

@@ -60,7 +60,7 @@ class Seed:
 
     frozen: FrozenWorkspace
     changes: Mapping[str, NewFile | None] = field(default_factory=dict[str, "NewFile | None"])
-    """What differs from the frozen files, by path; None where a file is left out."""
+    """Differences from the frozen files, by path; None where a file is left out."""
 
 
 Origin = Callable[[], Awaitable[Seed]]
@@ -290,7 +290,7 @@ class UnopenedFiles(Generic[S]):
 
 
 class Background(Protocol):
-    """What operations left running: it changes files without asking."""
+    """Processes that operations left running: they may change files at any time."""
 
     @property
     def is_empty(self) -> bool:

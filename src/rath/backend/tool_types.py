@@ -1,4 +1,4 @@
-"""What a sandbox can be asked to do, as frozen payloads."""
+"""Operations of a sandbox, as frozen payloads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BackendToolCommandRun(BackendTool):
     """Directory to start in; the root of the workspace by default."""
 
     stdin: bytes | None = None
-    """What the command reads; by default its input is empty."""
+    """Standard input of the command; empty by default."""
 
     timeout: float | None = None
     """Seconds until it is ended; the backend's own deadline by default."""
@@ -86,7 +86,7 @@ class BackendToolFilesEdit(BackendTool):
 
     path: str
     old: str
-    """What stands there now, exactly; it must occur once, unless `replace_all` is set."""
+    """The exact text to replace; it must occur once, unless `replace_all` is set."""
 
     new: str
     replace_all: bool = False
@@ -116,7 +116,7 @@ class BackendToolCodeRun(BackendTool):
 
     code: str
     language: str = "python"
-    """What the backend knows: `python`, and for `local` also `bash` and `javascript`."""
+    """A language of the backend: `python`, and for `local` also `bash` and `javascript`."""
 
     timeout: float | None = None
     """Seconds until it is ended; the backend's own deadline by default."""
@@ -129,7 +129,7 @@ FileTool = (
     | BackendToolFilesList
     | BackendToolFilesExists
 )
-"""What works on one path."""
+"""An operation on one path."""
 
 ALL_CALLS: frozenset[type[BackendTool]] = frozenset(
     {

@@ -43,7 +43,7 @@ class Finding:
     check: str
     status: Literal["passed", "failed", "skipped"]
     detail: str = ""
-    """What was expected and what happened, why it was skipped, or what was seen besides."""
+    """Expectation and observation, the reason for skipping, or a remark."""
     feature: str = ""
     """The row of the capability table that it belongs to, where there is one."""
 
@@ -57,7 +57,7 @@ class Report:
 
     @property
     def failed(self) -> tuple[Finding, ...]:
-        """Those that did not hold."""
+        """The clauses that did not hold."""
         return tuple(finding for finding in self.findings if finding.status == "failed")
 
     def __str__(self) -> str:
@@ -250,7 +250,7 @@ class HandleSubject(ABC):
     """An open handle of a plane, for the clauses that all planes with handles share."""
 
     backend: Any
-    """What opened it."""
+    """The backend that opened it."""
 
     target: Any
     """The handle: a sandbox or a store."""

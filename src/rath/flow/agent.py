@@ -380,7 +380,7 @@ class _Bare(str):
 
 @dataclass(frozen=True, slots=True)
 class CallerOptions:
-    """What the caller of a workflow adds to its agents, those inside of their tools left out."""
+    """Options that the caller of a workflow adds to its agents, except those inside of tools."""
 
     tools: tuple[FlowToolCall, ...] = ()
     """Offered beside those of the agents."""

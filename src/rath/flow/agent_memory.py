@@ -1,4 +1,4 @@
-"""What an agent does with its memory: open it, remember, recall and commit."""
+"""The memory of an agent: open, remember, recall and commit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def open_memory(memory: MemoryStore | MemoryStoreSpec | str) -> Lease:
 
 
 class Remembering:
-    """What an agent does with its memory."""
+    """The operations of an agent on its memory."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What an agent carries from call to call: its prompt, its provider and its memory."""
+"""The parameters of an agent: its prompt, its provider and its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a workflow needs, read from it without running it: agents, memories, keys, choices."""
+"""The requirements of a workflow, read without running it: agents, memories, keys, choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent recalls from its memory before a run."""
+"""Recall from the memory of an agent before a run."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class IncompatibleKeys(NamedTuple):
     """Names that the state has and the workflow has not."""
 
     errors: list[str]
-    """What cannot be loaded, or is bound to something else, in words."""
+    """Messages on values that cannot be loaded, or are bound to something else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ _NOTHING = Decimal(0)
 
 
 class LeaseRequest(Struct, frozen=True, kw_only=True):
-    """What a worker used since its last request, and what it wants; ends the lease that it has."""
+    """Usage since the last request of a worker, and its new demand; ends the lease that it has."""
 
     holder: str
     """Names one worker at one endpoint for its life; no other one is called so."""
@@ -58,7 +58,7 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """What a holder may do; None stands for what is not limited."""
+    """Allowance of a worker until it asks again; None for no limit."""
 
     calls: int | None = None
     """Calls that may begin."""
@@ -95,7 +95,7 @@ class LimitSource(Protocol):
 
 
 class Grant(Struct):
-    """What counts against the limits of an endpoint."""
+    """A lease that counts against the limits of an endpoint."""
 
     holder: str
     ends: float

@@ -30,7 +30,7 @@ from rath.session.run.run_log import RunLog
 from rath.session.session import Session
 
 OPERATOR = "flow.map"
-"""What the header of a job's session says of how it was made."""
+"""The operator in the header of a job's session."""
 
 
 def load_job(store: SessionStore, name: str | UUID) -> Session | None:

@@ -85,7 +85,7 @@ class ConfigEntry:
     api_key: str | None = field(repr=False)
 
     guard: GuardedEntry | None = field(default=None, compare=False, repr=False)
-    """What the entry would do, where it is a project's and acts."""
+    """The effects that need trust, where the entry is a project's and has any."""
 
     def check_trusted(self, own_fields: Collection[str]) -> None:
         """Refuse the entry of a project that acts and that the user has not trusted.

@@ -1,4 +1,4 @@
-"""What an agent knows from one run to the next: stores, their operations and their backends."""
+"""State that outlives a run: memory stores, their operations and their backends."""
 
 from __future__ import annotations
 

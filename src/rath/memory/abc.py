@@ -1,4 +1,4 @@
-"""What a memory backend implements, and the store that it opens."""
+"""The interface of memory backends, and the store that one opens."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MemoryStoreSpec(Referenced):
     user_id: str | None = None
     agent_id: str | None = None
     options: Mapping[str, Any] | None = field(default=None, repr=False)
-    """What only one backend understands; `path` names the directory of a local store."""
+    """Options of one backend; `path` names the directory of a local store."""
 
     config_entry: str | None = field(default=None, compare=False, repr=False)
     """Name of the entry that it was built from; set by `from_config`."""

@@ -1,4 +1,4 @@
-"""What a memory backend can do."""
+"""Capabilities of a memory backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operations of a memory store give back."""
+"""Results of the operations of a memory store."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MemoryHit:
     snippet: str | None = None
     level: Level | None = None
     rank_fusion: float | None = None
-    """What orders the hits where an order by words and one by vectors are joined: the sum of
+    """The rank score of a hybrid search, which orders its hits: the sum of
     1/(60 + rank) over both (Cormack, Clarke & Buettcher 2009), above 0 and at most 2/61. It says
     nothing of how well the best one fits. None where `score` orders them."""
 
@@ -129,7 +129,7 @@ class MemoryCommitResult(MemoryResult):
     task_id: str | None
     """Name of the work that goes on in the background, where there is any."""
     archived_uri: str | None
-    """What `MemoryOpRead` reads as the archived messages: JSON, or a line of JSON for each."""
+    """URI of the archived messages, for `MemoryOpRead`: JSON, or a line of JSON for each."""
     extracted_count: int
     """How many notes were made from the transcript; -1 when that is not known."""
 
@@ -139,7 +139,7 @@ class MemoryForgetResult(MemoryResult):
     """Result of forgetting."""
 
     uris: tuple[str, ...]
-    """What was removed, sorted: notes, and directories of transcripts."""
+    """URIs of the removed notes and directories of transcripts, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

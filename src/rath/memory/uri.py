@@ -29,7 +29,7 @@ MEMORY_URI_ROOT = "memory:/"
 LEGACY_MEMORY_URI_ROOT = "viking:/"
 
 MEMORY_SCOPES = ("user", "agent", "session", "resources")
-"""What a URI may begin with."""
+"""Scopes with which a URI may begin."""
 
 _PREFIXES = (MEMORY_URI_PREFIX, LEGACY_MEMORY_URI_PREFIX)
 _ROOTS = (MEMORY_URI_ROOT, LEGACY_MEMORY_URI_ROOT)

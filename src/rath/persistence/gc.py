@@ -27,7 +27,7 @@ class GCReport:
     memory_commits: list[Path] = field(default_factory=list[Path])
     dry_run: bool = True
     forks: list[UUID] = field(default_factory=list[UUID])
-    """What was left of forks with a workspace of their own whose process has gone."""
+    """Leftover workspaces of forks whose process has gone."""
 
 
 def gc(*, older_than: timedelta, dry_run: bool = True) -> GCReport:

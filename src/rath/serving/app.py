@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rath.llm.embedding import EmbeddingProvider
 
 NOBODY = Principal(name="local")
-"""Who calls from this machine while there are no tokens."""
+"""The principal of callers from this machine while there are no tokens."""
 
 FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
 """Headers by which a proxy says for whom it asks."""
@@ -74,10 +74,10 @@ class ServerOptions:
     """Whether each workflow is served over AG-UI, at `/agui/NAME`."""
 
     tokens: TokenFile = field(default_factory=TokenFile)
-    """Who may call. While it is empty only this machine may, as `local`."""
+    """Tokens of callers. While there are none, only this machine may call, as `local`."""
 
     local: Principal = NOBODY
-    """Who calls from this machine while there are no tokens, and what it may do."""
+    """The principal of callers from this machine while there are no tokens."""
 
     store: SessionStore | None = None
     """Where sessions are stored; None for the store of the home."""

@@ -138,7 +138,7 @@ class Bindings:
 
     @property
     def core(self) -> SessionCore:
-        """What the session is made of, for this package and for what extends it."""
+        """The inner parts of the session, for this package and for extensions of it."""
         return self._core
 
     @property

@@ -221,7 +221,7 @@ class Placement:
 
 
 WorkspaceMode = Literal["require", "rebuild", "none"]
-"""What becomes of the workspace of a stored session that goes on. `require`: it is there, as the
+"""Policy for the workspace of a stored session that goes on. `require`: it is there, as the
 record says, or nothing goes on. `rebuild`: where it is not, its files are put into a new one from
 the record. `none`: it goes on without files, and what needs them is refused."""
 

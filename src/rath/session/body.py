@@ -1,4 +1,4 @@
-"""What a session holds: the state that events are applied to, and content at its end."""
+"""The content of a session: the state that events are applied to, and its end."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Body:
     outcome: Outcome = Completed()  # immutable as well
     given: tuple[GivenUsage, ...] = ()
     unfinished: Unfinished | None = field(default=None, compare=False, repr=False)
-    """What a run that was cut off had begun; only its own session has it."""
+    """Open work of a run that was cut off; only its own session has it."""
 
     def usage(self) -> RathLLMTokenUsage | None:
         """Return the sum over the model calls of the record and what was given; O(entries)."""

@@ -63,7 +63,7 @@ class VerdictStatus:
     verdict: Verdict
     is_stale: bool
     why: str | None
-    """What happened since, None while it is not stale."""
+    """Reason for being stale; None while it is not."""
 
 
 class Checking(SessionBase):

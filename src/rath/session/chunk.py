@@ -152,7 +152,7 @@ class ChunkRow(_RowCache):
     """A plain string only for a kind that this version does not know."""
 
     payload: Mapping[str, Any]
-    """What was said, in the documented form; read-only, all the way down."""
+    """Content of the row in the documented form; read-only, all the way down."""
 
     id: RowId | None = field(default=None, compare=False, repr=False)
     """Given when the row is appended to a session; kept by fork, merge and load."""

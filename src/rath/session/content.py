@@ -437,7 +437,7 @@ class ResultText:
     """The result of a tool call, as JSON text."""
 
     shown: str
-    """What the model reads: valid JSON, its long parts cut in the middle."""
+    """Text for the model: valid JSON, its long parts cut in the middle."""
 
     full: str | None = None
     """The whole result where `shown` is a part of it."""
@@ -447,7 +447,7 @@ class ResultText:
 
     exit_code: int | None = None
     images: tuple[Image, ...] = ()
-    """What the model is shown beside the text, in which their labels stand."""
+    """Images for the model beside the text, in which their labels stand."""
 
     traceback: TracebackInfo | None = None
     """Where the tool raised, if it did."""

@@ -265,10 +265,10 @@ class ToolEnd:
     tool: str
     status: ToolStatus
     text: str
-    """What the model reads; "" where it reads nothing, or where that was not kept."""
+    """Result for the model; "" where there is none, or where it was not kept."""
 
     duration_ms: float
 
 
 StreamEvent = ChunkRow | Entry | TextDelta | ToolStart | ToolEnd
-"""What `Session.stream` yields."""
+"""An event of `Session.stream`."""

@@ -61,17 +61,17 @@ class ToolResultText:
     """The kind of failure, None where the call did its work."""
 
     images: tuple[Image, ...] = ()
-    """What the model is shown beside the text."""
+    """Images for the model beside the text."""
 
 
 ModelAnswer = ModelTurn | Awaitable[ModelTurn | None] | None
-"""What a hook of answers returns."""
+"""Result of a hook of answers."""
 
 BeforeAnswer = CallRequest | Deny | Awaitable[CallRequest | Deny | None] | None
-"""What a hook before a tool call returns."""
+"""Result of a hook before a tool call."""
 
 AfterAnswer = ToolResultText | Awaitable[ToolResultText | None] | None
-"""What a hook after a tool call returns."""
+"""Result of a hook after a tool call."""
 
 ModelHook = Callable[[ModelTurn], ModelAnswer]
 """Gets an answer; returns the one to go on with, or None to leave it."""

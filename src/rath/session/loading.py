@@ -217,7 +217,7 @@ class Loaded:
     """Where the session works."""
 
     unfinished: Unfinished | None
-    """What its run has left open; None once the run has ended."""
+    """Open work of its run; None once the run has ended."""
 
     is_finished: bool
     """Whether its writer has finished the log; one without may be at work."""

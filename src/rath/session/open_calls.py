@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 Allowance = Literal["approve", "deny", "edit"]
-"""What is said of a call that somebody must allow: it is made, it is not, or it is made with other
+"""Decision on a call that needs an approval: it is made, it is not, or it is made with other
 arguments."""
 
 ALLOWANCES = ("approve", "deny", "edit")
 ANSWER = "answer"
-"""What is said to a question."""
+"""The decision that answers a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class CallDecisions:
     """The interrupts of one call, and the decisions about them."""
 
     to_allow: Interrupt | None = None
-    """That somebody must allow it first."""
+    """Approval that it needs first."""
 
     approval: Decision | None = None
     """The last thing that was said to that."""
 
     questions: tuple[AskedQuestion, ...] = ()
-    """What its tool has asked, in order."""
+    """Questions of its tool, in order."""
 
     child: UUID | None = None
     """The session inside it that waits, where it was left for that."""
@@ -157,11 +157,11 @@ CallState = Literal["asked", "begun", "suspended", "known"]
 to wait, and is made again from its start. `known`: there is a result that is no row yet."""
 
 WaitsFor = Literal["approval", "input", "decision"]
-"""What somebody must say first: that a call may be made, what its tool asked, or what became of
+"""Decision that is missing: whether a call may be made, the answer to its tool, or what became of
 it."""
 
 DECISIONS = ("retry", "skip", "done")
-"""What is said of a call of which it is not known whether it took effect."""
+"""Decisions on a call of which it is not known whether it took effect."""
 
 REPEATABLE = ("read_only", "idempotent")
 """The effects of tools whose calls may be made again when their outcome is not known."""
@@ -181,13 +181,13 @@ class OpenCall:
     call: ToolCall
     state: CallState
     effects: str
-    """What its tool declared when the call was begun; `non_idempotent` where that is not known."""
+    """Effects that its tool declared when it was called; `non_idempotent` where not known."""
 
     decision: Decision | None = None
     """The last one about whether it took effect that somebody made about exactly this call."""
 
     said: CallDecisions = field(default=CallDecisions(), repr=False)  # immutable, so one serves all
-    """What was said of whether it may be made, and to what its tool asked."""
+    """Approvals, denials and answers that it was given."""
 
     result: PendingResult | None = None
     """Set where the state is `known`."""

@@ -19,7 +19,7 @@ class OutputMissing(Struct, frozen=True, tag_field="is", tag="missing"):
     """No answer came in the type that was asked for."""
 
     problem: str
-    """Who was asked how often, and what was wrong."""
+    """Number of tries, and what was wrong with the answer."""
 
 
 class _Outcome(Struct, frozen=True, tag_field="is", omit_defaults=True):
@@ -30,7 +30,7 @@ class Completed(_Outcome, frozen=True, tag=True):
     """The model gave its answer, or nothing had to run."""
 
     output: OutputValue | OutputMissing | None = None
-    """What became of the typed answer, None where none was asked for; it counts in no
+    """Result of the typed answer, None where none was asked for; it counts in no
     comparison, since the object need not have any."""
 
     def __eq__(self, other: object) -> bool:

@@ -193,7 +193,7 @@ class ModelCall(RecordEntry, frozen=True, kw_only=True, tag="model_call"):
     seen: Seen | None
     evidence: CallEvidence
     answer: str | None = None
-    """What the model said where no row says it, as in a selection."""
+    """Answer of the model where no row holds it, as in a selection."""
 
 
 class ToolRun(RecordEntry, frozen=True, kw_only=True, tag="tool_run"):
@@ -218,7 +218,7 @@ class ToolRun(RecordEntry, frozen=True, kw_only=True, tag="tool_run"):
     signal: int | None = None
     duration_ms: float
     shown: Blob
-    """What the model reads."""
+    """Text for the model."""
 
     full: Blob | None = None
     """The whole result where `shown` is a part of it."""
@@ -277,7 +277,7 @@ class Interrupt(RecordEntry, frozen=True, kw_only=True, tag="interrupt"):
     reason: Literal["approval", "input", "decision"]
     calls: tuple[str, ...]
     question: str | None = None
-    """What a tool asked; its call is the only one of `calls` then."""
+    """Question of a tool; its call is the only one of `calls` then."""
 
     places: tuple[int, ...] = ()
     """Which of the calls of that row these are, in the order of `calls`."""
@@ -303,14 +303,14 @@ class Decision(RecordEntry, frozen=True, kw_only=True, tag="decision"):
     by: str
     call_id: str | None = None
     arguments: Mapping[str, Any] | None = None
-    """Those of the call; with its id, its tool and its place they say which one it is."""
+    """Arguments of the call; with its id, its tool and its place they identify it."""
 
     tool: str | None = None
     call: int | None = None
     """Which of the calls of its row it is; `rows` names the row in which the model asked."""
 
     text: str | None = None
-    """What the model reads of it, where that was given with the decision; an answer, as JSON."""
+    """Text for the model, where it was given with the decision; an answer, as JSON."""
 
     edited: Mapping[str, Any] | None = None
     """The arguments with which the call is made instead."""

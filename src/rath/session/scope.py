@@ -107,7 +107,7 @@ class ReplayContext(Protocol):
 
 
 CancelledRuns = Literal["keep", "go_on"]
-"""What becomes of a run that was cancelled when its program runs again."""
+"""Policy for a run that was cancelled when its program runs again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Scope(NamedTuple):
     """Serves them in a replay."""
 
     source: ResumeSource | None = None
-    """What had been made before, where a program is resumed."""
+    """Earlier work, where a program is resumed."""
 
     take: Callable[[Any], None] | None = None
     """Gets the sessions that are made."""

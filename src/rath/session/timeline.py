@@ -29,7 +29,7 @@ class Interval:
     """A function of the record: the same for a session that is loaded later."""
 
     parent: UUID | None
-    """What it is a part of; perhaps of another session."""
+    """The interval that it is a part of; perhaps of another session."""
 
     trace: UUID
     """The outermost workflow call, or the session, where there is none."""

@@ -68,7 +68,7 @@ class Span:
     """By the names of the semantic conventions for generative AI."""
 
     error: str | None = None
-    """What went wrong, None where nothing did."""
+    """The error; None without one."""
 
     events: tuple[tuple[str, datetime, Mapping[str, Attribute]], ...] = ()
     """Name, time and attributes of what happened within, such as a verdict."""

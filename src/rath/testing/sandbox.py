@@ -29,7 +29,7 @@ __all__ = ["CommandAnswer", "FakeBackend", "FakeSandbox"]
 CommandAnswer: TypeAlias = (
     "str | CommandResult | ToolExecutionFailure | Callable[[BackendToolCommandRun], CommandAnswer]"
 )
-"""What a scripted command does: print a text, give a result, fail, or decide by its payload."""
+"""Behaviour of a scripted command: print a text, give a result, fail, or decide by its payload."""
 
 _ROOT = "/workspace"
 

@@ -54,10 +54,10 @@ class FakeSessionStore(SessionStore):
 
         self.logs: dict[UUID, MemoryLog] = {}
         self.trash: list[tuple[UUID, MemoryLog]] = []
-        """What was deleted, the last at the end."""
+        """Deleted logs, the last at the end."""
 
         self.asides: list[bytes] = []
-        """What was cut off when logs were gone on with."""
+        """Lines that were cut off when logs were gone on with."""
 
         self.blobs: dict[str, bytes] = {}
         self.writers: dict[UUID, SessionLog] = {}

@@ -1,4 +1,4 @@
-"""What `local` and `bubblewrap` share: a directory of this host, files in it, processes on it."""
+"""The base of `local` and `bubblewrap`: a directory of this host, files and processes in it."""
 
 from __future__ import annotations
 

@@ -74,10 +74,10 @@ class RemoteSandboxRecord:
     """Name of the backend that can attach to it."""
 
     remote_id: str
-    """What the backend calls it."""
+    """The id that the backend gave it."""
 
     spec: BackendSandboxSpec | None
-    """What it was opened with, but for the values of its variables."""
+    """The spec that it was opened with, without the values of its variables."""
 
     created_at: datetime
     last_used_at: datetime

@@ -408,7 +408,7 @@ OUTPUT_SCHEMA: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ServedAnswer:
-    """What a client reads."""
+    """The answer to a client."""
 
     text: str
     structured: dict[str, Any]

@@ -169,7 +169,7 @@ class ServeOptions:
     """Options of a served workflow."""
 
     description: str | None = None
-    """What the tool is good for; by default what the workflow says of itself."""
+    """Description of the tool for models; by default that of the workflow."""
 
     persist: bool = True
     """Whether sessions are stored; a client goes on with none that is not."""
@@ -189,7 +189,7 @@ class ServeOptions:
     """Of the address, over HTTP."""
 
     token: str | None = field(default=None, repr=False)
-    """What a client must send as `Authorization: Bearer`, over HTTP; None for nothing."""
+    """The bearer token that clients must send over HTTP; None for none."""
 
     allowed_hosts: tuple[str, ...] = ()
     """Further names by which clients may call the server, as `name:port` or `name:*`."""

@@ -29,7 +29,7 @@ class FlowToolCall(Referenced, ABC):
     """Seconds one call may take; None takes the loop's own limit."""
 
     effects: ToolEffects = "non_idempotent"
-    """What repeating a call would do; only "read_only" and "idempotent" calls are ever repeated
+    """Effects of repeating a call; only "read_only" and "idempotent" calls are ever repeated
     without asking."""
 
     approval: ApprovalRule = "never"

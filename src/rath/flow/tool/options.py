@@ -64,7 +64,7 @@ def check_approval(approval: object) -> None:
 
 
 Resource = str | tuple[str, ...] | Callable[[Mapping[str, Any]], str | tuple[str, ...]]
-"""What a call works on: a name, several, or a function of the arguments that gives them."""
+"""Resources of a call: a name, several, or a function of the arguments that gives them."""
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of tools that OpenAI and Anthropic take."""
@@ -98,7 +98,7 @@ class CallOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOptions(CallOptions):
-    """What `rath.tool` was told.
+    """Options of `rath.tool`.
 
     Raises:
         TypeError: A value is of the wrong type.

@@ -55,7 +55,7 @@ class EmbeddingProvider(PurposeProvider):
     """Length of the vectors, for models that can give shorter ones; the model's own by default."""
 
     provider_kind: str | None = None
-    """Who embeds: "openai", the default, or "local" for a model inside the process."""
+    """Kind of endpoint: "openai", the default, or "local" for a model inside the process."""
 
     def __post_init__(self) -> None:
         PurposeProvider.__post_init__(self)  # a class with slots is made twice
@@ -114,7 +114,7 @@ class EmbeddingReply:
     """In the order of the texts."""
 
     model: str | None
-    """Who says that it served them."""
+    """The model that the endpoint names as having answered."""
 
     usage: RathLLMTokenUsage | None
 

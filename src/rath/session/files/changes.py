@@ -220,7 +220,7 @@ class FileHistory:
     """All of them: what an undo took back stands there, and then the undo."""
 
     current: list[Step]
-    """Those behind the files of now, as far back as they are one line: what was undone is left out,
+    """Changes behind the files of now, as far back as they are one line: undone ones are left out,
     and the line begins at the last three-way merge."""
 
 
@@ -253,16 +253,16 @@ class _Stretch:
     """The entries about one workspace, in no order between both."""
 
     begin: Operation | None
-    """What made the workspace; None where it was there before."""
+    """The event that made the workspace; None where it was there before."""
 
     at: int
     """Where that stands in the record."""
 
     mine: list[Entry]
-    """What the session did, and those that it came from."""
+    """Changes by the session and by those that it came from."""
 
     others: list[Entry]
-    """What sessions did that were merged into it."""
+    """Changes by sessions that were merged into it."""
 
 
 def line_of(record: Iterable[Entry], here: Here = _UNKNOWN) -> FileHistory:
@@ -562,7 +562,7 @@ class Undo:
     """Rows before the call, and the whole record."""
 
     changes: tuple[FileEffect, ...]
-    """What the call and all after it changed, one effect for each path."""
+    """Changes by the call and all after it, one effect for each path."""
 
 
 def plan_undo(

@@ -88,10 +88,10 @@ def _in_all(
 ConflictKind = Literal[
     "content", "binary", "link", "too_large", "mode", "type", "deleted", "added", "directory"
 ]
-"""What both sides did: changed the same lines of a text; changed a file that is no text, a link, or
-a file of more than 1 MiB; gave it different modes; one made it a link, or a link a file, which the
-other changed; one changed what the other deleted; added different files; one has a file where the
-other has a directory."""
+"""Kind of conflict: both changed the same lines of a text; changed a file that is no text, a link
+or a file of more than 1 MiB; gave it different modes; one made it a link, or a link a file, which
+the other changed; one changed what the other deleted; added different files; one has a file where
+the other has a directory."""
 
 
 class MergeTree(Protocol):
@@ -124,7 +124,7 @@ class FileConflict:
     path: str
     kind: ConflictKind
     base: FileVersion | None
-    """What both began with, None for no file."""
+    """The file with which both began, None for none."""
 
     ours: FileVersion | None
     theirs: FileVersion | None
@@ -135,7 +135,7 @@ class Merge:
     """The merged state of our files, and the conflicts between the sides."""
 
     changes: Mapping[str, NewFile | None]
-    """What is new in our files, by path; None where a file is taken away."""
+    """New content of our files, by path; None where a file is removed."""
 
     conflicts: tuple[FileConflict, ...]
     """Sorted by path."""

@@ -61,19 +61,19 @@ class Bundle:
     """Sessions, all that they came from, and the contents that their logs name."""
 
     sessions: tuple[UUID, ...]
-    """Those that were packed, in order; the others are what they came from."""
+    """The packed sessions, in order; the others are their ancestors."""
 
     logs: Mapping[UUID, StoredLog]
-    """What a session came from stands before it."""
+    """Logs, ancestors before their descendants."""
 
     blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
     """Contents by their sha256."""
 
     note: str = ""
-    """What wrote it, such as "cassette"."""
+    """The writer, such as "cassette"."""
 
     lacks: tuple[UUID, ...] = field(default=(), compare=False)
-    """What a session came from and the store did not hold, where it was packed just now."""
+    """Ancestors that the store did not hold, where it was packed just now."""
 
     created_at: datetime = field(default_factory=partial(datetime.now, UTC))
 

@@ -48,7 +48,7 @@ more; the rest can be believed. `note`: worth knowing, nothing is wrong."""
 ProblemKind = Literal[
     "line", "range", "usage", "parent", "blob", "cut off", "unfinished", "unchecked"
 ]
-"""What it is about.
+"""Kind of a problem.
 
 `line`: one that does not fit its checksum, or those before it. `range`: what the session begins
 with is not what another one holds, or the trailer counts otherwise. `usage`: the trailer sums up
@@ -67,7 +67,7 @@ class Problem:
     """In whose log."""
 
     text: str
-    """What and where."""
+    """The message, with the place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class Appearance:
 
     place: Place
     by: By | None
-    """Who made it; None for instructions and notes."""
+    """The author; None for instructions and notes."""
 
     session: UUID | None
     """The session in which it was born."""
@@ -264,7 +264,7 @@ class Appearance:
     """Of a note."""
 
     seen: tuple[TextSource, ...] = ()
-    """What the model had read by then that holds the text; for its own words nothing."""
+    """Sources of the text that the model had read by then; none for its own words."""
 
     hook: str = ""
     """The hook that put the text there, or that took it away."""

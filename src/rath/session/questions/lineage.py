@@ -262,7 +262,7 @@ NEEDS: Mapping[Question, tuple[EvidenceKind, ...]] = {
     "changed": ("tool runs", "verdicts", "operations"),
     "origin": ("operations", "summaries", "decisions"),
 }
-"""What each question is answered from, beside the rows: which instructions and tools a model saw,
+"""Entries that answer each question, beside the rows: which instructions and tools a model saw,
 and in whose files a workspace began, stands in operations."""
 
 NO_RECORD = "the session has rows of runs and no record of them, as one from a file of version 1"
@@ -277,7 +277,7 @@ class Missing:
     """How many entries are missed, at least."""
 
     reason: str
-    """What shows that they are missing."""
+    """Evidence that they are missing."""
 
 
 def find_missing(lineage: Lineage, question: Question) -> tuple[Missing, ...]:

@@ -50,7 +50,7 @@ class WhatChanged:
 
     session: UUID
     files: tuple[FileEffect, ...]
-    """What all of it comes to: one change for each path, sorted by path."""
+    """Net changes: one for each path, sorted by path."""
 
     steps: tuple[ToldChange, ...]
     """The changes in the order in which they were made."""
@@ -126,7 +126,7 @@ def what_changed(
 
 
 By = Literal["written", "model", "tool", "summary"]
-"""Who made a row: somebody's own hand, an answer of a model, a tool call, a compression."""
+"""Author of a row: somebody's own hand, an answer of a model, a tool call, a compression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Ancestor:
     """Choices that a model made for it."""
 
     waits: tuple[Interrupt | Decision, ...]
-    """What its run waited for and what was decided, in order."""
+    """Interrupts and decisions of its run, in order."""
 
     changes: tuple[Change, ...] = ()
     """By which hooks its run began with another session, or it stands in the place of one."""
@@ -176,7 +176,7 @@ class BornRow:
     by: By
     turn: int | None
     changes: tuple[Change, ...] = ()
-    """What hooks changed before it became this row; of a result also the arguments of its call."""
+    """Changes by hooks before it became this row; of a result also to the arguments of its call."""
 
 
 @dataclass(frozen=True, slots=True)

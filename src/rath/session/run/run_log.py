@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rath.session.run.recorder import Recorder, RecordingPlan
 
 Durability = Literal["turn", "row", "none"]
-"""What survives a loss of power; whatever the choice, a process that is killed loses nothing that
+"""Guarantee against a loss of power. Whatever the choice, a killed process loses nothing that
 was written, and a run whose end can be read is on disk.
 
 `turn`: all up to a tool call that is not idempotent, before it is made; other turns and the results

@@ -47,7 +47,7 @@ OUTCOME_STATES: Mapping[str, str] = {
 """By the name of the class, which is what a log says."""
 
 CallPrice = Literal["known", "unpriced", "uncounted", "nothing"]
-"""What is known of the cost of a call; `nothing` for one that was refused or never sent."""
+"""State of the cost of a call; `nothing` for one that was refused or never sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +169,13 @@ class SessionSummary:
     """Of the model calls of its own run."""
 
     usd: Decimal
-    """What these cost, as far as it is known."""
+    """Cost of these calls in dollars, as far as it is known."""
 
     is_priced: bool
     """Whether the cost of all of them is known."""
 
     models: tuple[str, ...]
-    """That answered in its own run, each once."""
+    """Models that answered in its own run, each once."""
 
     backend: str | None
     state: str

@@ -142,7 +142,7 @@ class SearchHit:
 
     kind: str
     snippet: str
-    """What stands around the words, on one line."""
+    """The text around the words, on one line."""
 
 
 @dataclass(frozen=True, slots=True)
