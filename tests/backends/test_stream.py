@@ -240,7 +240,7 @@ def test_a_closed_stream_refuses_every_use(sandbox: BackendSandbox) -> None:
         stream.__enter__,
     ]
     for use in uses:
-        with pytest.raises(RuntimeError, match="stream is closed"):
+        with pytest.raises(RuntimeError, match="stream is closed; open another one"):
             use()
 
 

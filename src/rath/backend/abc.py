@@ -485,7 +485,8 @@ class Backend(Plane[BackendSandboxSpec, Any, BackendTool, ToolResult | bool]):
     async def aopen_copy(self, seed: Seed, spec: BackendSandboxSpec | None) -> Any:
         """Open a sandbox with a workspace of its own that begins with the files of `seed`."""
         raise BackendError(
-            f"the {self.name} backend cannot begin with the files of another workspace"
+            f"the {self.name} backend cannot begin with the files of another workspace; share "
+            "it, or use a backend whose capabilities say supports_workspace_copy"
         )
 
     async def aworkspace_digest(self, native: Any) -> str | None:

@@ -212,7 +212,9 @@ class DiskFile:
         return self.file.read(n_bytes)
 
     async def replace(self, data: bytes) -> None:
-        raise PermissionError("the file was opened to read")
+        raise PermissionError(
+            "the file was opened to read, so it cannot be written; open it again for writing"
+        )
 
 
 async def read_content(

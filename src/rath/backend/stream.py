@@ -27,6 +27,8 @@ T = TypeVar("T")
 EXIT_SECONDS = 120.0
 """How long leaving a stream waits for what was submitted, in seconds."""
 
+_CLOSED = "the stream is closed; open another one with `with sandbox.stream() as stream:`"
+
 _log = logging.getLogger("rath.backend")
 
 
@@ -136,7 +138,7 @@ class Stream:
     def __enter__(self) -> Self:
         with self._changed:
             if self._state == "closed":
-                raise RuntimeError("stream is closed")
+                raise RuntimeError(_CLOSED)
             self._state = "open"
         return self
 
@@ -199,7 +201,10 @@ class Stream:
 
         async def wait() -> None:
             if not await event.signalled_within(timeout):
-                raise TimeoutError(f"wait_event timed out after {timeout} s")
+                raise TimeoutError(
+                    f"wait_event timed out: the event was not signalled within {timeout} s; give "
+                    "more time, or see that record_event() was called on a stream that runs"
+                )
 
         return self._enqueue(wait)
 
@@ -229,7 +234,7 @@ class Stream:
     def _require_open(self) -> None:
         if self._state != "open":
             raise RuntimeError(
-                "stream is closed"
+                _CLOSED
                 if self._state == "closed"
                 else "stream was not entered; use it as `with sandbox.stream() as stream:`"
             )

@@ -59,7 +59,8 @@ def decoded(op: MemoryOpRead, found: MemoryReadResult) -> MemoryReadResult:
             "internal", f"{op.uri!r} is not {op.encoding}: {exc}; encoding=None gives its bytes"
         ) from exc
     except LookupError as exc:
-        raise OperationFailed("unsupported", f"there is no encoding {op.encoding!r}") from exc
+        message = f"there is no encoding {op.encoding!r}; give one of Python's, or None for bytes"
+        raise OperationFailed("unsupported", message) from exc
 
 
 def file_of(source: str) -> Path | None:

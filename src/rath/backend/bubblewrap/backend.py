@@ -173,7 +173,9 @@ class BubblewrapBackend(HostBackend):
             self._preparations.pop(native, None)
             if isinstance(exc, BackendError):
                 raise
-            raise BackendError(f"a sandbox could not be set up: {exc}") from exc
+            raise BackendError(
+                f"a sandbox could not be set up: {exc}; `rath doctor` checks what bubblewrap needs"
+            ) from exc
         return await super().adispatch(native, op)
 
     def start_failure(self, end: CommandEnd) -> ToolExecutionFailure | None:

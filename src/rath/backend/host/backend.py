@@ -161,7 +161,11 @@ class HostBackend(Backend):
         try:
             await native.aclose()
         except CopyFailed as exc:
-            raise BackendError(f"the files of {native.handle!r} are kept: {exc}") from exc
+            raise BackendError(
+                f"the sandbox {native.handle!r} is closed, and its files stay, since forks that "
+                f"need them could not get copies: {exc}; free space, and remove them by hand "
+                "when no fork needs them"
+            ) from exc
 
     async def adispatch(self, native: HostSandbox, op: BackendTool) -> ToolResult | bool:
         try:
@@ -198,7 +202,10 @@ class HostBackend(Backend):
 
                 return await runtime().call_in_worker(digest)
         except CopyFailed as exc:
-            raise BackendError(f"the files of {native.handle!r} are lost: {exc}") from exc
+            raise BackendError(
+                f"the files of {native.handle!r} are lost: {exc}; go on from an earlier session, "
+                "or place this one again"
+            ) from exc
 
     async def astart(self, native: HostSandbox) -> WorkspaceStart:
         if not native.effects.is_on:

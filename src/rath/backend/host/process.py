@@ -199,10 +199,13 @@ def _payload(command: Command, descriptors: Iterable[int]) -> bytes:
     for name, value in command.env.items():
         key = os.fsencode(name)
         if not key or b"=" in key:
-            raise ValueError(f"a variable cannot be named {name!r}")
+            raise ValueError(f"a variable cannot be named {name!r}; expected a name without '='")
         parts.append(key + b"=" + os.fsencode(value))
     if any(b"\0" in part for part in parts):
-        raise ValueError("an argument, a variable or the directory holds a zero character")
+        raise ValueError(
+            "an argument, a variable or the directory holds a zero character, which no process can "
+            "be given; leave it out"
+        )
     return b"\0".join(parts)
 
 

@@ -80,7 +80,10 @@ class HostSnapshot(WorkspaceSnapshot):
             async with self.reading() as door:
                 yield door
         except CopyFailed as exc:
-            raise BackendError(f"frozen files are lost: {exc}") from exc
+            raise BackendError(
+                f"the files that a fork or undo held are lost: {exc}; fork again from a session "
+                "whose files are there"
+            ) from exc
 
 
 class TreeSnapshot(HostSnapshot):

@@ -293,9 +293,14 @@ class SandboxFrozen(RemoteFrozen):
             except SandboxGone:  # it has expired
                 return await (await self._open_reader()).use(read)
         except (SandboxGone, SnapshotFailed) as exc:
-            raise BackendError(f"the frozen files of a workspace are not there: {exc}") from exc
+            raise BackendError(
+                f"the files that a fork or undo held are gone from the server: {exc}; fork again "
+                "from a session whose sandbox still runs"
+            ) from exc
         except RemoteError as exc:
-            raise BackendError(f"the frozen files of a workspace cannot be read: {exc}") from exc
+            raise BackendError(
+                f"the files that a fork or undo holds cannot be read from the server: {exc}"
+            ) from exc
 
     def _is_unchanged(self, source: RemoteSandbox) -> bool:
         return source.tree.pinned is self and not source.is_removed

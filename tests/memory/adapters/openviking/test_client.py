@@ -90,7 +90,9 @@ def test_a_file_is_uploaded_and_its_path_is_not_reported(
 )
 def test_what_is_no_server_of_openviking_is_reported(server: ChatServer, reply: Reply) -> None:
     server.queue(reply)
-    with pytest.raises(memory.MemoryBackendError, match="no server of OpenViking"):
+    with pytest.raises(
+        memory.MemoryBackendError, match="no server of OpenViking; check host and port"
+    ):
         opened(server)
 
 

@@ -373,14 +373,14 @@ def test_models_that_cannot_be(options: Mapping[str, Any], words: str, tmp_path:
 def test_a_provider_without_a_model_is_reported(tmp_path: Path) -> None:
     write_config(tmp_path / "openrath-home", bare={"api_key": "k"})
     options = {"path": str(tmp_path / "store"), "config": MODELS, "chat_provider": "bare"}
-    with pytest.raises(MemoryBackendError, match="names no model"):
+    with pytest.raises(MemoryBackendError, match=r"rath config set llm\.providers\.bare\.model"):
         OpenVikingMemoryBackend().open(MemoryStoreSpec(options={**options, "server": COMMAND}))
 
 
 def test_a_config_that_is_no_object_is_reported(tmp_path: Path) -> None:
     (tmp_path / "ov.conf").write_text("[]")
     given = {"path": str(tmp_path), "server": COMMAND, "config": tmp_path / "ov.conf"}
-    with pytest.raises(MemoryBackendError, match="must hold a JSON object"):
+    with pytest.raises(MemoryBackendError, match="must hold a JSON object, .* not list"):
         OpenVikingMemoryBackend().open(MemoryStoreSpec(options=given))
 
 

@@ -185,7 +185,8 @@ def _close(store: LocalStore) -> None:
             write_meta(store.root)
     except OSError as exc:
         raise MemoryBackendError(
-            f"the memory store {store.root} did not close well: {exc}"
+            f"the memory store {store.root} did not close well: {exc}; look after the disk, "
+            "and where notes are not found make its index anew with `rath memory rebuild`"
         ) from exc
     finally:
         if store.use is not None:

@@ -291,7 +291,10 @@ async def _home_owner(client: VikingClient) -> str | None:
         return None  # a user without any file
     uri = cast("Mapping[str, object]", home).get("uri") if isinstance(home, Mapping) else None
     if not isinstance(uri, str) or not uri.startswith("viking://"):
-        raise VikingError("internal", "what answers there is no server of OpenViking")
+        raise VikingError(
+            "internal",
+            "what answers there is no server of OpenViking; check host and port of the url",
+        )
     return uri.rstrip("/").rpartition("/")[2] or None
 
 

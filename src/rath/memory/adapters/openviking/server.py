@@ -236,9 +236,15 @@ def _additions(options: Options) -> Mapping[str, Any]:
     try:
         content: Any = json.loads(options.config.read_bytes())
     except (OSError, ValueError) as exc:
-        raise MemoryBackendError(f"{str(options.config)!r} cannot be read: {exc}") from exc
+        raise MemoryBackendError(
+            f"the file {str(options.config)!r} of the option config cannot be read: {exc}; "
+            "expected a JSON object, as ov.conf has it"
+        ) from exc
     if not isinstance(content, dict):
-        raise MemoryBackendError(f"{str(options.config)!r} must hold a JSON object")
+        raise MemoryBackendError(
+            f"the file {str(options.config)!r} of the option config must hold a JSON object, as "
+            f"ov.conf does, not {type(content).__name__}"
+        )
     return cast("Mapping[str, Any]", content)
 
 
@@ -277,7 +283,10 @@ def _model(options: Options, option: str) -> Mapping[str, Any]:
     if isinstance(provider, EmbeddingProvider):
         model = provider.model
     if model is None:
-        raise MemoryBackendError(f"the provider {name!r} names no model")
+        raise MemoryBackendError(
+            f"the provider {name!r} names no model; give it one in the config: "
+            f"rath config set llm.providers.{name}.model MODEL"
+        )
     section = {
         "provider": "openai",
         "model": model,
@@ -398,7 +407,10 @@ def _leave_unused(joining: Future[ServerShare]) -> None:
 
 def _join(options: Options, stop: threading.Event) -> ServerShare:
     if sys.platform == "win32":
-        raise MemoryBackendError("start the OpenViking server yourself here, and give its url")
+        raise MemoryBackendError(
+            "an OpenViking server is not started by rath on Windows; start it yourself, and give "
+            "options={'url': 'http://host:1933'}"
+        )
     assert options.path is not None
     deadline = time.monotonic() + START_SECONDS
     path = options.path.absolute()
@@ -410,10 +422,16 @@ def _join(options: Options, stop: threading.Event) -> ServerShare:
         starting = FileLock(home / "start.lock")
         # Who ends the last server has it until that has ended.
         if not users.acquire(timeout=2 * END_SECONDS):
-            raise MemoryBackendError(f"the last OpenViking server in {str(path)!r} does not end")
+            raise MemoryBackendError(
+                f"the last OpenViking server in {str(path)!r} has not ended within "
+                f"{2 * END_SECONDS:g} s; end its process, then try again"
+            )
         try:
             if not starting.acquire(timeout=START_SECONDS):
-                raise MemoryBackendError(f"another process starts a server in {str(path)!r}")
+                raise MemoryBackendError(
+                    f"another process has been starting a server in {str(path)!r} for "
+                    f"{START_SECONDS:g} s; end that process, or use another path"
+                )
             try:
                 url, key = _running(home, deadline, stop) or _start(home, options, deadline, stop)
             finally:
@@ -422,7 +440,10 @@ def _join(options: Options, stop: threading.Event) -> ServerShare:
             users.release()
             raise
     except OSError as exc:
-        raise MemoryBackendError(f"no server can be started in {str(path)!r}: {exc}") from exc
+        raise MemoryBackendError(
+            f"no server can be started in {str(path)!r}: {exc}; give a path that is a directory "
+            "of yours, or can be made one"
+        ) from exc
     return ServerShare(url, key, home, users)
 
 
