@@ -20,7 +20,7 @@ import pytest
 import rath
 import rath.backend
 from rath import flow
-from rath._async.plane import Lease
+from rath._async.plane import HandleLease
 from rath.backend import BackendSandboxSpec
 from rath.errors import BackendError
 from rath.flow.hooks import hooks_of
@@ -551,7 +551,7 @@ def test_a_sandbox_is_opened_again_by_backend_and_spec(dumps: Dumps, tmp_path: P
     (tmp_path / "a.txt").write_text("in the workspace")
     sandbox = rath.backend.get("local").open(BackendSandboxSpec(working_dir=str(tmp_path)))
     assert "in the workspace" in in_another_process(dumps(sandbox), "cat a.txt")
-    lease = Lease(sandbox)
+    lease = HandleLease(sandbox)
     lease.drop()
     assert "is closed" in refusal(sandbox)
 

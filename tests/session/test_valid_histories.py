@@ -24,9 +24,9 @@ from rath.session.record import ModelCall
 from tests.support import anthropic_replies, anthropic_rules, openai_rules
 from tests.support.api import (
     Body,
-    Candidate,
     Context,
     Entry,
+    ProviderCandidate,
     RequestBuilder,
     RequestFrame,
     context_message,
@@ -53,7 +53,7 @@ ASKED = PROVIDERS | {
     for name, thinking in THINKING.items()
 }
 CANDIDATES = {
-    name: Candidate(chat_client_for(provider), provider) for name, provider in ASKED.items()
+    name: ProviderCandidate(chat_client_for(provider), provider) for name, provider in ASKED.items()
 }
 CHECKS: dict[str, Callable[[bytes], dict[str, Any]]] = {
     name: openai_rules.check_body if name == "openai" else anthropic_rules.check_body

@@ -17,7 +17,7 @@ from rath.backend.snapshots import FrozenWorkspace
 from rath.session import Session
 from rath.session.derive import MergedFiles
 from rath.session.record import ToolRun
-from tests.support.api import Merge, merge_trees
+from tests.support.api import FileMerge, merge_trees
 from tests.support.session_files import (
     Change,
     applied,
@@ -104,12 +104,12 @@ def frozen(session: Session) -> FrozenWorkspace:
     return session.require_sandbox().freeze()
 
 
-def merged(base: Session, ours: Session, theirs: Session) -> Merge:
+def merged(base: Session, ours: Session, theirs: Session) -> FileMerge:
     trees = (frozen(base), frozen(ours), frozen(theirs))
     return runtime().run(lambda: merge_trees(*trees), label="a merge")
 
 
-def after(files: dict[str, bytes], merge: Merge) -> dict[str, bytes]:
+def after(files: dict[str, bytes], merge: FileMerge) -> dict[str, bytes]:
     made = dict(files)
     for path, new in merge.changes.items():
         made.pop(path, None)

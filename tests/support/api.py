@@ -16,9 +16,9 @@ from rath.session.body import sum_costs as sum_costs
 from rath.session.calls.oneshot import MAX_QUEUED as MAX_QUEUED
 from rath.session.calls.requests import CONTEXT_OPENING as CONTEXT_OPENING
 from rath.session.calls.requests import HANDOVER as HANDOVER
-from rath.session.calls.requests import Candidate as Candidate
 from rath.session.calls.requests import Context as Context
 from rath.session.calls.requests import OwnAnswers as OwnAnswers
+from rath.session.calls.requests import ProviderCandidate as ProviderCandidate
 from rath.session.calls.requests import Renderer as Renderer
 from rath.session.calls.requests import RequestBuilder as RequestBuilder
 from rath.session.calls.requests import RequestFrame as RequestFrame
@@ -37,7 +37,7 @@ from rath.session.content import encode_result as encode_result
 from rath.session.content import rows_digest as rows_digest
 from rath.session.events import Event as Event
 from rath.session.files.changes import net_changes as net_changes
-from rath.session.files.merge import Merge as Merge
+from rath.session.files.merge import FileMerge as FileMerge
 from rath.session.files.merge import all_or_none as all_or_none
 from rath.session.files.merge import apply_changes as apply_changes
 from rath.session.files.merge import merge_trees as merge_trees

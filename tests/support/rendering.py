@@ -10,8 +10,8 @@ from rath.session import Session
 from rath.session.record import ModelCall, Operation
 from tests.support.api import (
     Body,
-    Candidate,
     Context,
+    ProviderCandidate,
     RequestBuilder,
     RequestFrame,
     rows_seen,
@@ -56,6 +56,6 @@ def rerender_call(
         streaming=call.evidence.parameters.get("stream") is True,
     )
     body = Body(rows_seen(session, started, seen), record.prefix(at))
-    builder = RequestBuilder(Candidate(client, provider), frame, body)
+    builder = RequestBuilder(ProviderCandidate(client, provider), frame, body)
     assert builder.head_digest == seen.head_digest
     return builder.draft.body()

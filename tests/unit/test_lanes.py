@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath._async.lanes import Job, Lanes, gather
+from rath._async.lanes import LaneCall, Lanes, gather
 from rath._async.workers import UserExit, WorkerThreads
 
 plans = st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.integers(0, 3)), max_size=12)
@@ -27,7 +27,7 @@ def run_plan(plan: list[tuple[str, bool, int]]) -> tuple[list[int], list[tuple[s
     """Return the results and the log of starts and ends."""
     log: list[tuple[str, int]] = []
 
-    def job(index: int, key: str, is_barrier: bool, turns: int) -> Job[int]:
+    def job(index: int, key: str, is_barrier: bool, turns: int) -> LaneCall[int]:
         async def call() -> int:
             log.append(("start", index))
             for _ in range(turns):
@@ -35,7 +35,7 @@ def run_plan(plan: list[tuple[str, bool, int]]) -> tuple[list[int], list[tuple[s
             log.append(("end", index))
             return index
 
-        return Job((key,), is_barrier, call)
+        return LaneCall((key,), is_barrier, call)
 
     jobs = [job(index, *entry) for index, entry in enumerate(plan)]
     return asyncio.run(Lanes().run(jobs)), log

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rath._async.plane import Handle, Lease, Plane
+from rath._async.plane import Handle, HandleLease, Plane
 from rath._async.runtime import runtime
 
 T = TypeVar("T")
@@ -338,7 +338,7 @@ def test_a_closing_that_fails_still_leaves_it_closed() -> None:
 @given(n_leases=st.integers(1, 5), drops=st.integers(1, 3))
 def test_each_lease_counts_once_however_often_it_is_dropped(n_leases: int, drops: int) -> None:
     handle = Handle(Rooms())
-    leases = [Lease(handle) for _ in range(n_leases)]
+    leases = [HandleLease(handle) for _ in range(n_leases)]
     for left, lease in zip(reversed(range(n_leases)), leases, strict=True):
         assert lease.handle is handle
         for _ in range(drops):
@@ -349,7 +349,7 @@ def test_each_lease_counts_once_however_often_it_is_dropped(n_leases: int, drops
 def test_a_lease_that_nobody_holds_any_more_is_dropped() -> None:
     rooms = Rooms()
     handle = Handle(rooms).ensure_open()
-    lease = Lease(handle)
+    lease = HandleLease(handle)
     del lease
     gc.collect()
     assert handle.closed
@@ -359,9 +359,9 @@ def test_a_lease_that_nobody_holds_any_more_is_dropped() -> None:
 
 def test_a_closed_handle_gives_no_lease() -> None:
     handle = Handle(Rooms())
-    Lease(handle).drop()
+    HandleLease(handle).drop()
     with pytest.raises(RuntimeError, match="closed"):
-        Lease(handle)
+        HandleLease(handle)
 
 
 # ---- drivers

@@ -21,7 +21,7 @@ from rich.pretty import pretty_repr
 from rath._core.options import Sourced
 from rath.backend import BackendSandboxSpec, BackendToolCommandRun
 from rath.backend import get as get_backend
-from rath.backend.host.process import Command
+from rath.backend.host.process import HostCommand
 from rath.backend.opensandbox.backend import OpenSandboxBackend
 from rath.backend.opensandbox.connection import find_connection
 from rath.backend.persistence import PersistentSandboxRegistry
@@ -130,7 +130,7 @@ def placed(key: str) -> Iterator[object]:
     provider, spec = provider_of(key), BackendSandboxSpec(env={"TOKEN": key})
     sandbox = get_backend("local").lazy(spec)
     yield from (spec, sandbox, sandbox.stream(), BackendToolCommandRun("x", env={"TOKEN": key}))
-    yield Command(["x"], "/", {"TOKEN": key})
+    yield HostCommand(["x"], "/", {"TOKEN": key})
     yield from (OpenSandboxBackend(domain="x", api_key=key), find_connection("x", key))
     registry = PersistentSandboxRegistry()
     yield registry.load_remote(registry.record_remote("opensandbox", "1", spec))

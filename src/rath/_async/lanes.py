@@ -18,7 +18,7 @@ StageKeys = Callable[[Sequence[int]], Awaitable[Sequence[Key]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Generic[T]):
+class LaneCall(Generic[T]):
     """One call of a round."""
 
     key: Key
@@ -54,7 +54,7 @@ class Lanes:
                 await asyncio.shield(_ended(held))
             self._held.pop(key, None)
 
-    async def run(self, jobs: Sequence[Job[T]], *, keys: StageKeys | None = None) -> list[T]:
+    async def run(self, jobs: Sequence[LaneCall[T]], *, keys: StageKeys | None = None) -> list[T]:
         """Run a round and return the results in the order of the jobs, whatever ended first.
 
         Args:
@@ -73,7 +73,7 @@ class Lanes:
         return [results[index] for index in range(len(jobs))]
 
 
-def _stages(jobs: Sequence[Job[Any]]) -> list[list[int]]:
+def _stages(jobs: Sequence[LaneCall[Any]]) -> list[list[int]]:
     """Split a round at its barriers: each stage starts when the one before has ended."""
     stages: list[list[int]] = [[]]
     for index, job in enumerate(jobs):
@@ -84,7 +84,7 @@ def _stages(jobs: Sequence[Job[Any]]) -> list[list[int]]:
     return [stage for stage in stages if stage]
 
 
-async def _run_lane(jobs: Sequence[Job[T]], lane: list[int], results: dict[int, T]) -> None:
+async def _run_lane(jobs: Sequence[LaneCall[T]], lane: list[int], results: dict[int, T]) -> None:
     for index in lane:
         results[index] = await jobs[index].call()
 

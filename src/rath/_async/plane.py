@@ -210,7 +210,7 @@ class Handle(Referenced, Generic[Spec, Native, Op, Result]):
             raise self.closed_error()
 
 
-class Lease(Referenced):
+class HandleLease(Referenced):
     """One holder's count on a handle: taken at construction, dropped once, at the latest by gc."""
 
     __slots__ = ("__weakref__", "_drop", "handle")
@@ -223,7 +223,7 @@ class Lease(Referenced):
 
     def _pickle_reference(self) -> Reduction:
         """Return the handle: whoever unpickles it is one more holder."""
-        return Lease, (self.handle,)
+        return HandleLease, (self.handle,)
 
     def drop(self) -> None:
         """Give the count back; safe to call again."""

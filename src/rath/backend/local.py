@@ -6,7 +6,7 @@ import os
 
 from rath.backend.capabilities import IsolationLevel
 from rath.backend.host.backend import HostBackend
-from rath.backend.host.process import INHERITED, Command
+from rath.backend.host.process import INHERITED, HostCommand
 from rath.backend.host.sandbox import HostSandbox
 
 __all__ = ["INHERITED", "LocalBackend"]
@@ -41,5 +41,5 @@ class LocalBackend(HostBackend):
         """Tell whether this is a POSIX system: elsewhere its promises cannot be kept."""
         return os.name == "posix"
 
-    def confined(self, sandbox: HostSandbox, command: Command) -> Command:
+    def confined(self, sandbox: HostSandbox, command: HostCommand) -> HostCommand:
         return command

@@ -20,7 +20,7 @@ from typing import (
 )
 from uuid import UUID
 
-from rath._async.plane import Lease
+from rath._async.plane import HandleLease
 from rath._core.dataclasses import dataclass
 from rath._core.options import ValueScope
 from rath._core.text import one_line_preview
@@ -179,7 +179,7 @@ class Agent(Remembering, Workflow, Generic[OutputT_co]):
         chosen = resolve_provider_arg(provider, model=model)
         prompt = Session.from_agent_prompt(system_prompt)
         requires_grad = getattr(system_prompt, "requires_grad", False)
-        self._lease: Lease | None = None if memory is None else open_memory(memory)
+        self._lease: HandleLease | None = None if memory is None else open_memory(memory)
         self.agent: AgentParam = AgentParam(
             prompt, chosen, _store_of(self._lease), requires_grad=requires_grad
         )
@@ -400,7 +400,7 @@ def adding(options: CallerOptions) -> ValueScope[CallerOptions]:
     return ValueScope(_caller_options, options)
 
 
-def _store_of(lease: Lease | None) -> MemoryStore | None:
+def _store_of(lease: HandleLease | None) -> MemoryStore | None:
     if lease is None:
         return None
     assert isinstance(lease.handle, MemoryStore)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import rath.memory
 from rath import config
-from rath._async.plane import Lease
+from rath._async.plane import HandleLease
 from rath._async.runtime import runtime
 from rath.errors import MemoryStoreClosed
 from rath.flow.memory_inject import DefaultRecallInjection, MemoryInjectionPolicy
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rath.flow.agent_param import AgentParam
 
 MemoryArg: TypeAlias = MemoryStore | MemoryStoreSpec | str | None
-_Commit = Callable[[Lease, Session], Coroutine[Any, Any, MemoryResult]]
+_Commit = Callable[[HandleLease, Session], Coroutine[Any, Any, MemoryResult]]
 
 _log = logging.getLogger("rath.flow.agent")
 
@@ -47,7 +47,7 @@ _NOT_MADE = MemoryCommitResult(task_id=None, archived_uri=None, extracted_count=
 """What a commit gives in a replay, where nothing is written."""
 
 
-def open_memory(memory: MemoryStore | MemoryStoreSpec | str) -> Lease:
+def open_memory(memory: MemoryStore | MemoryStoreSpec | str) -> HandleLease:
     """Return a lease on the memory that an agent was given.
 
     Args:
@@ -60,11 +60,11 @@ def open_memory(memory: MemoryStore | MemoryStoreSpec | str) -> Lease:
     """
     match memory:
         case MemoryStore():
-            return Lease(memory)
+            return HandleLease(memory)
         case MemoryStoreSpec():
-            return Lease(rath.memory.current().open(memory))
+            return HandleLease(rath.memory.current().open(memory))
         case str():
-            return Lease(_open_named(memory))
+            return HandleLease(_open_named(memory))
         case _:
             raise TypeError(
                 f"memory must be a MemoryStore, a MemoryStoreSpec or a name such as 'local', got "
@@ -190,7 +190,7 @@ class Remembering:
             return _NOT_MADE
         if session.is_pending and not wait:
             return _submit(store, session, _acommit)
-        lease = Lease(store)
+        lease = HandleLease(store)
         return runtime().run(partial(_acommit, lease, session, wait=wait), label=_label(session))
 
     def _require_memory(self) -> MemoryStore:
@@ -222,7 +222,7 @@ def commit_later(store: MemoryStore, session: Session, *, run: UUID) -> MemoryCo
 def recall_for_run(store: MemoryStore, policy: MemoryInjectionPolicy) -> Recall | None:
     """Return what the session loop calls to recall, holding the store open for it."""
     try:
-        lease = Lease(store)
+        lease = HandleLease(store)
     except MemoryStoreClosed as exc:
         _log.warning("nothing is recalled: %s", exc)
         return None
@@ -232,7 +232,7 @@ def recall_for_run(store: MemoryStore, policy: MemoryInjectionPolicy) -> Recall 
 class _RunRecall(HoldingRecall):
     """Recalls for one run, and holds the store open until that has ended."""
 
-    def __init__(self, lease: Lease, policy: MemoryInjectionPolicy) -> None:
+    def __init__(self, lease: HandleLease, policy: MemoryInjectionPolicy) -> None:
         self._lease = lease
         # The finder of the default policy keeps uri and score, which rows have no place for; but
         # what a subclass says in an `inject` of its own counts.
@@ -272,13 +272,13 @@ def _open_named(name: str) -> MemoryStore:
 def _submit(store: MemoryStore, session: Session, acommit: _Commit) -> MemoryCommitResult:
     label = _label(session)
     running = runtime().submit(
-        partial(acommit, Lease(store), session), label=label, at_exit="finish"
+        partial(acommit, HandleLease(store), session), label=label, at_exit="finish"
     )
     running.future.add_done_callback(partial(_log_failure, label))
     return MemoryCommitResult(task_id=str(session.id), archived_uri=None, extracted_count=-1)
 
 
-async def _acommit(lease: Lease, session: Session, *, wait: bool = False) -> MemoryResult:
+async def _acommit(lease: HandleLease, session: Session, *, wait: bool = False) -> MemoryResult:
     try:
         body = await session.core.body
         return await _acommit_body(lease, session, body, wait=wait)
@@ -286,7 +286,7 @@ async def _acommit(lease: Lease, session: Session, *, wait: bool = False) -> Mem
         lease.drop()
 
 
-async def _acommit_ended(lease: Lease, session: Session, *, run: UUID) -> MemoryResult:
+async def _acommit_ended(lease: HandleLease, session: Session, *, run: UUID) -> MemoryResult:
     try:
         body = await session.core.body
         if (stopped := suspension(body)) is not None:
@@ -298,7 +298,7 @@ async def _acommit_ended(lease: Lease, session: Session, *, run: UUID) -> Memory
 
 
 async def _acommit_body(
-    lease: Lease, session: Session, body: Body, *, wait: bool = False, run: UUID | None = None
+    lease: HandleLease, session: Session, body: Body, *, wait: bool = False, run: UUID | None = None
 ) -> MemoryResult:
     n_rows = len(body.table) + len(body.record)
     operation = await offload(n_rows, partial(_operation, session.id, body, wait=wait, run=run))
@@ -340,7 +340,7 @@ def _recalled(record: Record) -> tuple[str, ...]:
     return tuple(dict.fromkeys(uri for uri in notes if uri))
 
 
-def _store_of(lease: Lease) -> MemoryStore:
+def _store_of(lease: HandleLease) -> MemoryStore:
     assert isinstance(lease.handle, MemoryStore)
     return lease.handle
 

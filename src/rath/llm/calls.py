@@ -39,7 +39,7 @@ _is_inside: ContextVar[bool] = ContextVar("rath_inside_custom_client", default=F
 """Whether the current code was called by a call that holds a place at a gate of others."""
 
 
-class Place(Protocol):
+class CallSlot(Protocol):
     """The place that a call holds while it is open."""
 
     def leave(self) -> None:
@@ -51,7 +51,7 @@ class Place(Protocol):
         ...
 
 
-class LimitPlace(Place, CallPermit, Protocol):
+class LimitPlace(CallSlot, CallPermit, Protocol):
     """A place under the limits of others, which hear what became of the try that has it.
 
     To `leave` it once more does nothing.
@@ -205,7 +205,7 @@ def _begin_try(call: CallRecorder, attempt: Callable[[], Awaitable[T]], _: int) 
 
 async def enter_endpoint(
     call: CallRecorder, transport: Transport, caps: Caps | None = None
-) -> Place:
+) -> CallSlot:
     """Return the gate of an endpoint when a call may be sent there; see `pass_gate`."""
     call.reached(
         transport.endpoint, sdk_version=transport.sdk_version, credential=transport.credential
@@ -219,7 +219,7 @@ def caps_of(provider: Provider) -> Caps | None:
     return None if in_flight is None and per_minute is None else Caps(in_flight, per_minute)
 
 
-async def pass_gate(call: CallRecorder, caps: Caps | None, *, whose: Whose = "our") -> Place:
+async def pass_gate(call: CallRecorder, caps: Caps | None, *, whose: Whose = "our") -> CallSlot:
     """Wait until a call may be sent to its endpoint; whoever gets the gate must `leave` it.
 
     The time that was waited is added to the evidence of the call, also when the wait is cancelled.
@@ -240,7 +240,7 @@ async def pass_gate(call: CallRecorder, caps: Caps | None, *, whose: Whose = "ou
 
 async def _pass_both(
     limits: CallLimits, call: CallRecorder, caps: Caps | None, whose: Whose, place: str
-) -> Place:
+) -> CallSlot:
     """Wait for `limits` and then for the gate of the process: in one order, so never in a circle.
 
     What a custom client asks through one of ours is part of its own call, as in the record.
@@ -284,7 +284,7 @@ class _BothPlaces:
 
     __slots__ = ("_gate", "_outer")
 
-    def __init__(self, outer: LimitPlace, gate: Place) -> None:
+    def __init__(self, outer: LimitPlace, gate: CallSlot) -> None:
         self._outer, self._gate = outer, gate
 
     def leave(self) -> None:
@@ -325,7 +325,7 @@ def inside_custom_client() -> Generator[None]:
         _is_inside.reset(token)
 
 
-def giving_way(gate: Place, on_delta: OnDelta) -> OnDelta:
+def giving_way(gate: CallSlot, on_delta: OnDelta) -> OnDelta:
     """Return `on_delta` for a call that has passed `gate` and holds no place while it awaits.
 
     What takes the deltas may stand still because a callback asks the same endpoint: if a place

@@ -19,7 +19,7 @@ from rath.config.redaction import HIDDEN, Redactor
 from rath.errors import ProviderError, ProviderProtocolError, RathError
 from rath.llm import body
 from rath.llm.base import BodyDraft, ChatClient, StreamingChatClient, require_streaming
-from rath.llm.calls import Place, caps_of, giving_way, inside_custom_client, pass_gate
+from rath.llm.calls import CallSlot, caps_of, giving_way, inside_custom_client, pass_gate
 from rath.llm.chat_request import RathLLMChatRequest, RathLLMFunctionTool, RathLLMMessage
 from rath.llm.chat_response import RathLLMChatResponse, RathLLMStreamDelta
 from rath.llm.credentials import public_url
@@ -220,7 +220,7 @@ class _Work:
             runtime().cancel_on_user_loop(running)
             raise
 
-    def leave_at_its_end(self, gate: Place) -> None:
+    def leave_at_its_end(self, gate: CallSlot) -> None:
         """Leave `gate` when nothing of it goes on, which may be long after it was given up."""
         if self._step is None or self._step.done():
             gate.leave()

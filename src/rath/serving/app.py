@@ -35,7 +35,7 @@ except ImportError as _exc:
     raise MissingExtra("serve", "a server of workflows") from _exc
 
 from rath.serving.agui_api import AguiRoutes
-from rath.serving.background import Background
+from rath.serving.background import BackgroundRuns
 from rath.serving.openai_api import OpenAIRoutes, limit_error
 from rath.serving.openai_wire import WireError
 from rath.serving.runs import Runs
@@ -142,7 +142,7 @@ def asgi(
     routes: list[BaseRoute] = []
     starts: list[Callable[[], Any]] = []
     if chosen.openai:
-        background = Background(runs, chosen.engine)
+        background = BackgroundRuns(runs, chosen.engine)
         routes += OpenAIRoutes(runs, background, chosen).routes()
     if chosen.a2a:
         try:

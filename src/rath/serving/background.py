@@ -30,7 +30,7 @@ END_SECONDS = 2.0
 """How long a cancelled job may take to end before the client is answered."""
 
 
-class Background:
+class BackgroundRuns:
     """The runs in the background of a server.
 
     Args:

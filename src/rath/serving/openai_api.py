@@ -22,7 +22,7 @@ from rath._async.runtime import runtime
 from rath.errors import ProviderError, ToolNameConflictError
 from rath.llm.evidence import CallEvidence
 from rath.serving import openai_wire as wire
-from rath.serving.background import Background
+from rath.serving.background import BackgroundRuns
 from rath.serving.principals import LimitReached, Principal
 from rath.serving.runs import (
     Conflict,
@@ -97,7 +97,7 @@ class OpenAIRoutes:
         options: Of the server.
     """
 
-    def __init__(self, runs: Runs, background: Background, options: ServerOptions) -> None:
+    def __init__(self, runs: Runs, background: BackgroundRuns, options: ServerOptions) -> None:
         self._runs = runs
         self._background = background
         self._options = options

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rath._async.plane import Lease
+from rath._async.plane import HandleLease
 from rath._async.runtime import runtime
 from rath._core.dataclasses import dataclass
 from rath._core.lazy_imports import lazy_modules
@@ -58,7 +58,7 @@ class Placement:
         self.backend: str | None = backend if sandbox is None else sandbox.backend.name
         self.spec: BackendSandboxSpec | None = spec if sandbox is None else sandbox.spec
         self.origin: Origin | None = None if sandbox is None else sandbox.origin
-        self._lease: Lease | None = None
+        self._lease: HandleLease | None = None
         self._sandbox: BackendSandbox | None = None
         self._whereabouts: PlacementRef | None = None
         self._stored: StoredSandbox | None = None
@@ -215,7 +215,7 @@ class Placement:
             self.drop()
 
     def _hold(self, sandbox: BackendSandbox) -> None:
-        self._lease = Lease(sandbox)
+        self._lease = HandleLease(sandbox)
         self._sandbox = sandbox
         self._whereabouts = None
 

@@ -42,7 +42,7 @@ from rath.session.record import (
 )
 from rath.session.run.budget import Budget, check_budget
 from rath.session.run.run_log import Durability, RunLog, RunPlan
-from rath.session.scope import RecordedSession, ServedRun, begin_operation, current_source
+from rath.session.scope import RecordedServing, RecordedSession, begin_operation, current_source
 from rath.session.session import Session
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class _CompressRun:
         return self._plan.made(Deferred.of(self._log.body), self._plan.placement)
 
 
-def _run_id(served: ServedRun | None, before: UnfinishedCompression | None) -> UUID:
+def _run_id(served: RecordedServing | None, before: UnfinishedCompression | None) -> UUID:
     if before is not None:
         return before.operation.operation
     return uuid4() if served is None else served.run_id

@@ -45,7 +45,7 @@ from rath.session.run.budget import check_budget
 from rath.session.run.driver import LoopPlan, execute_loop
 from rath.session.run.run_log import Durability
 from rath.session.scope import (
-    ServedRun,
+    RecordedServing,
     begin_operation,
     collect_session,
     current_replay,
@@ -369,7 +369,7 @@ def run_session_loop(
     return out if lazy else out.synchronize()
 
 
-def _recorded_tools(served: ServedRun | None, goes_on: ResumePoint | None) -> Collection[str]:
+def _recorded_tools(served: RecordedServing | None, goes_on: ResumePoint | None) -> Collection[str]:
     """Return the names of the tools that this very run offered before, none for a new one."""
     if served is not None:
         return served.offered

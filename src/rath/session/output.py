@@ -30,7 +30,7 @@ from rath.session.tooling import ToolOffer, offer
 
 if TYPE_CHECKING:
     from rath.session.calls import results
-    from rath.session.calls.requests import Candidate
+    from rath.session.calls.requests import ProviderCandidate
 else:
     (results,) = lazy_modules(__name__, "rath.session.calls.results")
 
@@ -287,7 +287,11 @@ class OutputPlan:
 
 
 def plan_output(
-    output: object, retries: object, *, candidates: Sequence[Candidate], tool_names: Iterable[str]
+    output: object,
+    retries: object,
+    *,
+    candidates: Sequence[ProviderCandidate],
+    tool_names: Iterable[str],
 ) -> OutputPlan | None:
     """Return the plan for `output`, None without one.
 

@@ -15,7 +15,7 @@ from rath.llm.provider import Provider, ProviderOrigin
 from rath.llm.registry import chat_client_for
 from rath.llm.stream import StreamFold
 from rath.session.calls.oneshot import OnEventCb
-from rath.session.calls.requests import Candidate
+from rath.session.calls.requests import ProviderCandidate
 from rath.session.scope import current_replay
 from rath.session.session import Session
 from rath.session.tooling import Tool
@@ -130,7 +130,7 @@ def candidates_for(
     on_event: object,
     *,
     origin: ProviderOrigin = "call",
-) -> tuple[Candidate, ...]:
+) -> tuple[ProviderCandidate, ...]:
     """Return the models that a run may ask, in order; everything the caller got wrong raises here.
 
     Raises:
@@ -145,13 +145,13 @@ def candidates_for(
                 "fallbacks cannot be used with a custom executor: the executor makes the calls. "
                 "Give it dataclasses.replace(provider, fallbacks=()), and let it fall back itself"
             )
-        candidates = [Candidate(ExecutorClient(provider, executor), provider, origin)]
+        candidates = [ProviderCandidate(ExecutorClient(provider, executor), provider, origin)]
     else:
-        candidates = [Candidate(_client(provider, on_event), provider, origin)]
+        candidates = [ProviderCandidate(_client(provider, on_event), provider, origin)]
     for number, other in enumerate(provider.fallbacks, start=1):
         problem = f"fallback {number} of the provider cannot be used"
         try:
-            candidates.append(Candidate(_client(other, on_event), other, origin))
+            candidates.append(ProviderCandidate(_client(other, on_event), other, origin))
         except (TypeError, ValueError) as exc:
             kind = TypeError if isinstance(exc, TypeError) else ValueError
             raise kind(f"{problem}: {exc}") from exc

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rath.llm.base import ChatClient
     from rath.llm.provider import Provider
     from rath.session.bindings import Placement
-    from rath.session.calls.requests import Candidate
+    from rath.session.calls.requests import ProviderCandidate
     from rath.session.chunk import RowId
     from rath.session.content import ToolCall
     from rath.session.graph.recording import Provenance
@@ -36,7 +36,7 @@ ServedKind = Literal["loop", "compress", "select"]
 DerivedKind = Literal["fork", "detach", "merge", "delegate", "input"]
 
 
-class ServedRun(Protocol):
+class RecordedServing(Protocol):
     """A run of a model that is served from the record of one that was made."""
 
     place: Place
@@ -75,7 +75,7 @@ class ReplayContext(Protocol):
         """Return a client that can write the requests of a provider; it need not have a key."""
         ...
 
-    def candidates(self, given: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    def candidates(self, given: tuple[ProviderCandidate, ...]) -> tuple[ProviderCandidate, ...]:
         """Return models that answer from the record once `begin` has said which run it is."""
         ...
 
@@ -84,8 +84,8 @@ class ReplayContext(Protocol):
         kind: ServedKind,
         place: Place,
         sessions: tuple[Any, Any],
-        candidates: Sequence[Candidate],
-    ) -> ServedRun:
+        candidates: Sequence[ProviderCandidate],
+    ) -> RecordedServing:
         """Return the recorded run that was made at a place, of a user's and an agent's session."""
         ...
 
@@ -239,8 +239,8 @@ def recording_store() -> SessionStore | None:
 
 
 def begin_operation(
-    kind: ServedKind, user: Any, agent: Any, candidates: Sequence[Candidate]
-) -> tuple[Place, ServedRun | None]:
+    kind: ServedKind, user: Any, agent: Any, candidates: Sequence[ProviderCandidate]
+) -> tuple[Place, RecordedServing | None]:
     """Return the place of a run that begins now, and the recorded run that serves it, if one does.
 
     Raises:

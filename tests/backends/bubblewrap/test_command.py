@@ -29,7 +29,7 @@ from rath.backend.bubblewrap.command import (
     rlimit_script,
     workspace_arguments,
 )
-from rath.backend.host.process import Command
+from rath.backend.host.process import HostCommand
 from tests.backends.bubblewrap.running import Open, printed
 from tests.support.workspaces import failure
 
@@ -56,7 +56,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def ended(command: Command) -> subprocess.CompletedProcess[bytes]:
+def ended(command: HostCommand) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         list(command.argv), env=dict(command.env), cwd="/", capture_output=True, check=False
     )
@@ -65,7 +65,7 @@ def ended(command: Command) -> subprocess.CompletedProcess[bytes]:
 @given(variables=st.dictionaries(names, values, max_size=4))
 def test_any_variables_arrive_as_they_are(program: str, variables: dict[str, str]) -> None:
     command = Sandboxing(program, [], None).apply(
-        Command(["/usr/bin/env", "-0"], "/", variables), [], directory="/"
+        HostCommand(["/usr/bin/env", "-0"], "/", variables), [], directory="/"
     )
     said = ended(command).stdout.decode().removesuffix("\0")
     seen = dict(each.split("=", 1) for each in said.split("\0"))
@@ -76,7 +76,7 @@ def test_any_variables_arrive_as_they_are(program: str, variables: dict[str, str
 def test_variables_that_a_shell_minds_arrive_too(program: str) -> None:
     variables = dict.fromkeys(["OPTIND", "UID", "BASH_ENV", "_", "IFS", "PWD", "a-b", "1"], "odd")
     command = Sandboxing(program, [], None).apply(
-        Command(["/usr/bin/env", "-0"], "/", variables), [], directory="/"
+        HostCommand(["/usr/bin/env", "-0"], "/", variables), [], directory="/"
     )
     said = ended(command).stdout.decode().removesuffix("\0")
     assert variables.items() <= dict(each.split("=", 1) for each in said.split("\0")).items()
@@ -85,17 +85,17 @@ def test_variables_that_a_shell_minds_arrive_too(program: str) -> None:
 @pytest.mark.parametrize("name", ["", "a=b"])
 def test_a_variable_without_a_proper_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="another name"):
-        Sandboxing("bwrap", [], None).apply(Command(["x"], "/", {name: "1"}), [], directory="/")
+        Sandboxing("bwrap", [], None).apply(HostCommand(["x"], "/", {name: "1"}), [], directory="/")
 
 
 def test_an_empty_command_is_refused() -> None:
     with pytest.raises(ValueError, match="name a program"):
-        Sandboxing("bwrap", [], None).apply(Command([], "/", {}), [], directory="/")
+        Sandboxing("bwrap", [], None).apply(HostCommand([], "/", {}), [], directory="/")
 
 
 def test_a_group_that_has_gone_lets_nothing_run(program: str, tmp_path: Path) -> None:
     sandboxing = Sandboxing(program, [], None, [str(tmp_path / "gone" / "cgroup.procs")])
-    command = sandboxing.apply(Command(["/bin/echo", "ran"], "/", {}), [], directory="/")
+    command = sandboxing.apply(HostCommand(["/bin/echo", "ran"], "/", {}), [], directory="/")
     said = ended(command)
     assert (said.returncode, said.stdout) == (1, b"")
     assert said.stderr == b"bwrap: cannot enter the control group\n"
@@ -104,13 +104,13 @@ def test_a_group_that_has_gone_lets_nothing_run(program: str, tmp_path: Path) ->
 def test_groups_are_entered_first(program: str, tmp_path: Path) -> None:
     entrances = [str(tmp_path / "it's one"), str(tmp_path / "two")]
     sandboxing = Sandboxing(program, [], None, entrances)
-    command = sandboxing.apply(Command(["/bin/cat", *entrances], "/", {}), [], directory="/")
+    command = sandboxing.apply(HostCommand(["/bin/cat", *entrances], "/", {}), [], directory="/")
     assert ended(command).stdout == b"0\n0\n"
 
 
 def test_resource_limits_hold_for_the_command(program: str) -> None:
     sandboxing = Sandboxing(program, [], None, rlimits=rlimit_script(1 << 30, 4000))
-    command = Command(["/bin/cat", "/proc/self/limits"], "/", {"ONE": "1"})
+    command = HostCommand(["/bin/cat", "/proc/self/limits"], "/", {"ONE": "1"})
     lines = ended(sandboxing.apply(command, [], directory="/")).stdout.decode().splitlines()
     fields = {line[:26].strip(): line[26:].split() for line in lines}
     assert fields["Max data size"][:2] == [str(1 << 30)] * 2
@@ -125,7 +125,7 @@ def started_by_a_thread(
     arguments = confinement(provided.etc, network=False)
     sandboxing = Sandboxing(str(find_bwrap()), arguments, provided.filter, parent=parent)
     command = sandboxing.apply(
-        Command(["/bin/sh", "-c", "echo begun; read line; echo $line"], "/", {}),
+        HostCommand(["/bin/sh", "-c", "echo begun; read line; echo $line"], "/", {}),
         workspace_arguments([str(tmp_path)], ()),
         directory="/",
     )

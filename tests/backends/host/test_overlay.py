@@ -40,7 +40,7 @@ from rath.backend.host.overlay import (
     tools_to_try,
 )
 from rath.backend.host.paths import MAX_DEPTH
-from rath.backend.host.process import Command
+from rath.backend.host.process import HostCommand
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.host.scan import scan
 from rath.backend.local import LocalBackend
@@ -192,7 +192,7 @@ def test_every_way_to_mount_gives_the_same(tools: Tools) -> None:
     try:
         Path(layer.door, "here").write_text("from here")
         line = "rm -r d; mkdir d; touch d/x; mv kept moved; cat here; id -u"
-        command = Command(["/bin/sh", "-c", line], layer.root, {})
+        command = HostCommand(["/bin/sh", "-c", line], layer.root, {})
         shown = subprocess.run(
             layer.entering(command).argv, capture_output=True, text=True, check=False, timeout=50
         )

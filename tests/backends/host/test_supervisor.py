@@ -24,7 +24,7 @@ from rath.backend import (
     ToolExecutionFailure,
 )
 from rath.backend.host.backend import deadline_failure
-from rath.backend.host.process import Command, CommandEnd, run_process
+from rath.backend.host.process import CommandEnd, HostCommand, run_process
 from rath.backend.host.supervisor import (
     MIN_IDLE,
     SupervisedCommand,
@@ -118,7 +118,7 @@ def test_without_anybody_to_keep_them_leftovers_end_with_the_command(
 ) -> None:
     os.mkfifo(workspace / "go")
     line = ESCAPED + "read line < go"
-    command = Command(["sh", "-c", line], str(workspace), {"PATH": os.defpath})
+    command = HostCommand(["sh", "-c", line], str(workspace), {"PATH": os.defpath})
     running = runtime().submit(lambda: run_process(command), label="a command")
     pipe.pids(3)
     (workspace / "go").write_text("now\n")
@@ -497,7 +497,7 @@ def test_what_cannot_start_says_what_and_why(
 ) -> None:
     (workspace / "data").write_text("no program")
     directory = os.path.normpath(workspace / cwd)
-    command = Command(program, directory, {"PATH": os.defpath})
+    command = HostCommand(program, directory, {"PATH": os.defpath})
     with pytest.raises(OSError, match=r".") as caught:
         runtime().run(lambda: run_process(command), label="a command")
     assert type(caught.value).__name__ == number
@@ -512,20 +512,22 @@ def test_a_program_is_found_on_the_path_of_the_command(workspace: Path) -> None:
     (second / "tool").chmod(0o755)
     (workspace / "tool").symlink_to("missing")
     path = f"{workspace}:{first}:{second}:/nowhere"
-    command = Command(["tool"], str(workspace), {"PATH": path})
+    command = HostCommand(["tool"], str(workspace), {"PATH": path})
     end = runtime().run(lambda: run_process(command), label="a command")
     assert end.result.stdout == b"second\n"
 
 
 def test_large_arguments_reach_the_command(workspace: Path) -> None:
     argv = ["sh", "-c", 'echo "$#" "${#1}"', "sh", *(["x" * 100_000] * 12)]
-    command = Command(argv, str(workspace), {"PATH": os.defpath})
+    command = HostCommand(argv, str(workspace), {"PATH": os.defpath})
     end = runtime().run(lambda: run_process(command), label="a command")
     assert end.result.stdout == b"12 100000\n"
 
 
 def test_large_input_reaches_the_command(workspace: Path) -> None:
-    command = Command(["wc", "-c"], str(workspace), {"PATH": os.defpath}, stdin=bytes(3_000_000))
+    command = HostCommand(
+        ["wc", "-c"], str(workspace), {"PATH": os.defpath}, stdin=bytes(3_000_000)
+    )
     end = runtime().run(lambda: run_process(command), label="a command")
     assert end.result.stdout == b"3000000\n"
 
@@ -553,6 +555,6 @@ def test_leaving_the_supervisor_ends_what_runs(sandbox: BackendSandbox, pipe: Wi
 
 @pytest.mark.parametrize("env", [{"A=B": "x"}, {"": "x"}, {"A": "x\0y"}])
 def test_variables_that_cannot_be_are_refused(workspace: Path, env: dict[str, str]) -> None:
-    command = Command(["true"], str(workspace), env)
+    command = HostCommand(["true"], str(workspace), env)
     with pytest.raises(ValueError, match="variable"):
         runtime().run(lambda: run_process(command), label="a command")

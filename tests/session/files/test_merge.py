@@ -13,7 +13,7 @@ from rath._async.runtime import runtime
 from rath._core.blobs import MAX_BLOB_BYTES, Blob
 from rath.backend.changes import FileState, Manifest
 from rath.backend.snapshots import FrozenWorkspace, NewFile
-from rath.session.files.merge import FileConflict, FileVersion, Merge, merge_texts, merge_trees
+from rath.session.files.merge import FileConflict, FileMerge, FileVersion, merge_texts, merge_trees
 
 FILE, SCRIPT, LINK = stat.S_IFREG | 0o644, stat.S_IFREG | 0o755, stat.S_IFLNK | 0o777
 LARGE = b"x\n" * (MAX_BLOB_BYTES // 2 + 1)
@@ -40,7 +40,7 @@ class Tree(FrozenWorkspace):
         return None
 
 
-def merge(base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Merge:
+def merge(base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> FileMerge:
     trees = (Tree(base), Tree(ours), Tree(theirs))
     return runtime().run(lambda: merge_trees(*trees), label="a merge")
 

@@ -15,8 +15,8 @@ from psycopg.pq import TransactionStatus
 from rath.errors import PersistenceError
 from rath.session.log.postgres_connection import (
     Address,
-    ConnectionPool,
     OwnerLock,
+    PostgresPool,
     SharedConnection,
 )
 from rath.session.persistence.store.postgres import postgres_store
@@ -84,7 +84,7 @@ def test_work_is_done_once_more_only_where_that_is_safe(
 def test_a_fork_waits_for_no_connection_of_its_parent(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool, parent = ConnectionPool(address, 1), os.getpid()
+    pool, parent = PostgresPool(address, 1), os.getpid()
 
     def fork(connection: psycopg.Connection) -> set[int]:
         with monkeypatch.context() as patched:
@@ -99,7 +99,7 @@ def test_a_fork_waits_for_no_connection_of_its_parent(
 
 
 def test_a_pool_opens_as_many_as_are_in_use(address: Address) -> None:
-    pool, together = ConnectionPool(address, 2), threading.Barrier(2, timeout=30)
+    pool, together = PostgresPool(address, 2), threading.Barrier(2, timeout=30)
 
     def meet(connection: psycopg.Connection) -> int:
         together.wait()
@@ -149,22 +149,22 @@ def test_a_lost_answer_leaves_no_lock(
     log = store.create(ID)
     log.append(b"1\n")
     log.finish()
-    run = ConnectionPool.run
+    run = PostgresPool.run
 
-    def lose(pool: ConnectionPool, what: str, work: Any, **options: Any) -> Any:
+    def lose(pool: PostgresPool, what: str, work: Any, **options: Any) -> Any:
         answer = run(pool, what, work, **options)
         if what.startswith("locking"):
             raise error
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(ConnectionPool, "run", lose)
+        patched.setattr(PostgresPool, "run", lose)
         with pytest.raises(type(error)):
             store.reopen(ID, 2)
     assert not store.is_being_written(ID)
     again = store.reopen(ID, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(ConnectionPool, "run", lose)
+        patched.setattr(PostgresPool, "run", lose)
         with pytest.raises(type(error)):
             store.reopen(ID, 2)
     # One that is open here stays locked.

@@ -26,7 +26,7 @@ from tests.support.api import (
     CLOCK_READERS,
     WRITE_CHARS,
     Body,
-    Candidate,
+    ProviderCandidate,
     RunLog,
     load_prices,
     prices_module,
@@ -149,11 +149,11 @@ def test_prices_are_loaded_for_models_that_are_sold(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(prices_module, "runtime", Workers)
     monkeypatch.delitem(sys.modules, "rath.llm.price_list", raising=False)
     provider = Provider(model="gpt-5-mini", api_key="x", base_url="https://api.openai.com/v1")
-    load_prices([Candidate(chat_client_for(provider), provider)])
+    load_prices([ProviderCandidate(chat_client_for(provider), provider)])
     assert "rath.llm.price_list" in sys.modules
-    load_prices([Candidate(chat_client_for(provider), provider)])
+    load_prices([ProviderCandidate(chat_client_for(provider), provider)])
     scripted = ScriptedClient([])
-    load_prices([Candidate(scripted, scripted.provider)])
+    load_prices([ProviderCandidate(scripted, scripted.provider)])
     assert len(jobs) == 1
 
 

@@ -29,7 +29,7 @@ from rath.memory import MemoryStoreSpec
 from rath.session import Session, list_persisted_sessions, session_registry
 from rath.session.record import ModelCall, Operation
 from rath.testing import ScriptedClient, Turn, tool_call
-from tests.support.api import Candidate, Playback, ReplayedClient, history_of
+from tests.support.api import Playback, ProviderCandidate, ReplayedClient, history_of
 from tests.support.images import picture
 from tests.support.random_programs import Program, programs
 from tests.support.sessions import FunctionTool, entries_of, run
@@ -466,7 +466,7 @@ def test_the_same_rows_of_another_session_are_not_the_same_input() -> None:
 def test_a_replayed_model_answers_only_within_a_run() -> None:
     out = run(["hello"]).synchronize()
     playback = Playback(history_of(out))
-    live = Candidate(ScriptedClient([]), Provider(model="m"))
+    live = ProviderCandidate(ScriptedClient([]), Provider(model="m"))
     (candidate,) = playback.candidates((live,))
     client = candidate.client
     assert isinstance(client, ReplayedClient)

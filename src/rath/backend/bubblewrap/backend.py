@@ -34,7 +34,7 @@ from rath.backend.host.backend import HostBackend
 from rath.backend.host.cgroups import ControlGroup, ControlGroups
 from rath.backend.host.layers import SharedJob
 from rath.backend.host.paths import prune_once
-from rath.backend.host.process import Command, CommandEnd
+from rath.backend.host.process import CommandEnd, HostCommand
 from rath.backend.host.sandbox import HostSandbox
 from rath.backend.host.supervisor import is_supported
 from rath.backend.results import ToolExecutionFailure, ToolResult
@@ -190,7 +190,7 @@ class BubblewrapBackend(HostBackend):
         message = message or f"exit code {end.result.exit_code}, no message"
         return ToolExecutionFailure("os_error", f"the sandbox could not start it: {message}", None)
 
-    def confined(self, sandbox: HostSandbox, command: Command) -> Command:
+    def confined(self, sandbox: HostSandbox, command: HostCommand) -> HostCommand:
         workspace = sandbox.workspace
         places = workspace_arguments([workspace.root, workspace.base], command.visible)
         sandboxing = self._preparations[sandbox].result.sandboxing
@@ -302,7 +302,7 @@ def _attempt(bwrap: str, directory: str) -> tuple[int, str]:
     """Return how `true` ended inside, and what it printed on stderr."""
     files = SystemFiles()
     command = Sandboxing(bwrap, confinement(files.etc, network=False), files.filter).apply(
-        Command(["/bin/sh", "-c", "exit 0"], directory, {}),
+        HostCommand(["/bin/sh", "-c", "exit 0"], directory, {}),
         workspace_arguments([directory], ()),
         directory=directory,
     )
@@ -316,7 +316,7 @@ def _attempt(bwrap: str, directory: str) -> tuple[int, str]:
         files.remove()
 
 
-def _run(command: Command, stderr: int) -> int:
+def _run(command: HostCommand, stderr: int) -> int:
     process = subprocess.Popen(
         list(command.argv),
         cwd=command.cwd,

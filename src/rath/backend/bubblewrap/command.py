@@ -17,7 +17,7 @@ from typing import Literal
 
 from rath._core.dataclasses import dataclass
 from rath.backend.host.paths import is_below, new_directory
-from rath.backend.host.process import STATUS_NUMBER, Command, environment
+from rath.backend.host.process import STATUS_NUMBER, HostCommand, environment
 
 HOME = "/home/sandbox"
 """The home of the only user inside: empty, in memory, gone with the command."""
@@ -283,7 +283,9 @@ class Sandboxing:
     reports: bool = False
     """Whether who starts the commands gives them `STATUS_NUMBER`, for `bwrap` to report on."""
 
-    def apply(self, command: Command, workspace: Sequence[str], *, directory: str) -> Command:
+    def apply(
+        self, command: HostCommand, workspace: Sequence[str], *, directory: str
+    ) -> HostCommand:
         """Return the command of the host that runs `command` inside.
 
         Args:

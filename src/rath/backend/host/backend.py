@@ -25,8 +25,8 @@ from rath.backend.host.layers import CopyFailed
 from rath.backend.host.paths import Workspace, new_directory, prune_once, real_root
 from rath.backend.host.process import (
     DEFAULT_TIMEOUT,
-    Command,
     CommandEnd,
+    HostCommand,
     environment,
     run_process,
 )
@@ -89,7 +89,7 @@ class HostBackend(Backend):
         return ALL_CALLS
 
     @abstractmethod
-    def confined(self, sandbox: HostSandbox, command: Command) -> Command:
+    def confined(self, sandbox: HostSandbox, command: HostCommand) -> HostCommand:
         """Return the command that runs `command` with the confinement of this backend.
 
         Files that `command.visible` names lie outside the workspace, and it must see them.
@@ -278,11 +278,11 @@ class HostBackend(Backend):
             return os_failure(exc, str(op.cwd))
         argv = ["/bin/sh", "-c", op.cmd] if isinstance(op.cmd, str) else list(op.cmd)
         env = environment(sandbox.env, op.env)
-        command = Command(argv, cwd, env, stdin=op.stdin, timeout=op.timeout)
+        command = HostCommand(argv, cwd, env, stdin=op.stdin, timeout=op.timeout)
         return await self._run(sandbox, command)
 
     async def _run(
-        self, sandbox: HostSandbox, command: Command
+        self, sandbox: HostSandbox, command: HostCommand
     ) -> CommandResult | ToolExecutionFailure:
         try:
             end = await run_process(
@@ -359,7 +359,7 @@ def _remove_unwanted(opening: Future[HostSandbox]) -> None:
             remove_owned(workspace.root)
 
 
-Run = Callable[[Command], Awaitable[CommandResult | ToolExecutionFailure]]
+Run = Callable[[HostCommand], Awaitable[CommandResult | ToolExecutionFailure]]
 
 _SUFFIXES = {"python": ".py", "bash": ".sh", "javascript": ".js"}
 _ALIASES = {"js": "javascript", "node": "javascript"}
@@ -383,13 +383,15 @@ async def run_code(sandbox: HostSandbox, op: BackendToolCodeRun, run: Run) -> To
     root = sandbox.workspace.root
     if language == "javascript":
         # Read from its input, it finds modules from the directory that it runs in.
-        ended = await run(Command([interpreter, "-"], root, env, stdin=code, timeout=op.timeout))
+        ended = await run(
+            HostCommand([interpreter, "-"], root, env, stdin=code, timeout=op.timeout)
+        )
     else:
         if language == "python":
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
         argv = [interpreter, "-u"] if language == "python" else [interpreter]
         ended = await _run_script(
-            Command(argv, root, env, timeout=op.timeout), code, _SUFFIXES[language], run
+            HostCommand(argv, root, env, timeout=op.timeout), code, _SUFFIXES[language], run
         )
     if isinstance(ended, ToolExecutionFailure):
         return ended
@@ -407,7 +409,7 @@ def _interpreter(language: str, env: Mapping[str, str]) -> str | None:
 
 
 async def _run_script(
-    command: Command, code: bytes, suffix: str, run: Run
+    command: HostCommand, code: bytes, suffix: str, run: Run
 ) -> CommandResult | ToolExecutionFailure:
     """Run `command` with the path of a script added, which nobody sees in the workspace."""
     writing = runtime().start_in_worker(partial(_write_script, code, suffix))
@@ -415,7 +417,7 @@ async def _run_script(
         script = await asyncio.wrap_future(writing)
         argv = [*command.argv, script]
         return await run(
-            Command(argv, command.cwd, command.env, timeout=command.timeout, visible=(script,))
+            HostCommand(argv, command.cwd, command.env, timeout=command.timeout, visible=(script,))
         )
     except OSError as exc:
         return os_failure(exc, tempfile.gettempdir())

@@ -32,7 +32,7 @@ from rath.backend.host.paths import (
     is_temporary,
     write_all,
 )
-from rath.backend.host.process import Command
+from rath.backend.host.process import HostCommand
 from rath.backend.host.scan import TreeSource
 from rath.backend.persistence.paths import ensure_forks_root
 from rath.backend.snapshots import NewFile
@@ -404,7 +404,7 @@ class Layer:
         """Return what looks at the changed files alone, None where all must be looked at."""
         return None
 
-    def entering(self, command: Command) -> Command:
+    def entering(self, command: HostCommand) -> HostCommand:
         """Return the command that runs `command` where the files are."""
         return command
 

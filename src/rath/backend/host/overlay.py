@@ -30,7 +30,7 @@ from rath._core.files import forget, keep_from_children
 from rath.backend.changes import EffectPolicy, ScanCache, TreeState
 from rath.backend.host.layers import Layer, LayerDirectory, LayerKind
 from rath.backend.host.paths import MAX_DEPTH, OPEN_DIRECTORY, descriptor
-from rath.backend.host.process import Command
+from rath.backend.host.process import HostCommand
 from rath.backend.host.scan import Keep, fill, scan, stat_scan
 
 READY_SECONDS = 5.0
@@ -124,7 +124,7 @@ class OverlayLayer(Layer):
         namespace: Namespace = "user" if "--user" in self._tools.unshare else "trusted"
         return OverlaySource(self._lower.files, self.upper, self.door, namespace)
 
-    def entering(self, command: Command) -> Command:
+    def entering(self, command: HostCommand) -> HostCommand:
         argv = [*self._tools.nsenter, "--target", str(self._holder.pid), f"--wdns={command.cwd}"]
         return replace(command, argv=[*argv, "--", *command.argv], cwd="/")
 
@@ -251,7 +251,7 @@ def _works(tools: Tools) -> bool:
             written = os.path.join(layer.door, "written")
             with open(written, "x", encoding="utf-8") as file:
                 file.write("here")
-            shown = Command(["/bin/sh", "-c", _CHANGE], layer.root, {})
+            shown = HostCommand(["/bin/sh", "-c", _CHANGE], layer.root, {})
             seen = subprocess.run(
                 layer.entering(shown).argv,
                 cwd="/",

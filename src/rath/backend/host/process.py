@@ -63,7 +63,7 @@ def environment(
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class HostCommand:
     """Command to start."""
 
     argv: Sequence[str]
@@ -95,7 +95,7 @@ class CommandEnd:
     """False when it was told to end and something of it was seen to run on."""
 
 
-async def run_process(command: Command, *, leftovers: Leftovers | None = None) -> CommandEnd:
+async def run_process(command: HostCommand, *, leftovers: Leftovers | None = None) -> CommandEnd:
     """Start a process, wait for its end and return what it printed.
 
     It is over when the process itself has ended: what is left of its group is killed then. On
@@ -162,7 +162,7 @@ async def run_process(command: Command, *, leftovers: Leftovers | None = None) -
 
 
 async def _started(
-    command: Command, captures: Mapping[int, Capture]
+    command: HostCommand, captures: Mapping[int, Capture]
 ) -> SupervisedCommand | GroupCommand:
     if not command.argv or not command.argv[0]:
         raise ValueError("the command is empty; name a program to run")
@@ -191,7 +191,7 @@ async def _started(
             os.close(stdin)
 
 
-def _payload(command: Command, descriptors: Iterable[int]) -> bytes:
+def _payload(command: HostCommand, descriptors: Iterable[int]) -> bytes:
     """Return the command as a runner reads it."""
     numbers = ",".join(map(str, descriptors))
     parts = [str(len(command.argv)).encode(), numbers.encode(), os.fsencode(command.cwd)]

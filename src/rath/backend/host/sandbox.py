@@ -27,7 +27,7 @@ from rath.backend.host.layers import (
 )
 from rath.backend.host.overlay import OverlayFailed, OverlayLayer, Tools, overlay_tools
 from rath.backend.host.paths import Workspace
-from rath.backend.host.process import Command
+from rath.backend.host.process import HostCommand
 from rath.backend.host.snapshots import (
     TREES,
     HostSeedSnapshot,
@@ -119,7 +119,7 @@ class HostSandbox(ABC):
             lineage: History of the workspace before it was opened, if there is one.
         """
 
-    def entering(self, command: Command) -> Command:
+    def entering(self, command: HostCommand) -> HostCommand:
         """Return the command that runs `command` where the files are."""
         return command if self.layer is None else self.layer.entering(command)
 

@@ -20,7 +20,7 @@ from rath._core.dataclasses import dataclass
 from rath.errors import BudgetExceededError
 from rath.llm.chat_response import RathLLMChatChoice, RathLLMStreamDelta
 from rath.session.body import Body
-from rath.session.calls.requests import Candidate, Conversation, RequestFrame, side_request
+from rath.session.calls.requests import Conversation, ProviderCandidate, RequestFrame, side_request
 from rath.session.chunk import RowId
 from rath.session.record import ModelCall, Purpose
 
@@ -48,7 +48,7 @@ class OneShot:
 
     purpose: Purpose
     operation: UUID
-    candidates: Sequence[Candidate]
+    candidates: Sequence[ProviderCandidate]
     question: str
     """The last message of the user."""
 

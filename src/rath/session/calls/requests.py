@@ -252,7 +252,7 @@ def _n_bytes(row: ChunkRow) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ProviderCandidate:
     """The provider of a run, or one of its fallbacks."""
 
     client: ChatClient
@@ -265,7 +265,7 @@ class Candidate:
 
 
 def turn_request(
-    tools: Sequence[RathLLMFunctionTool], output: OutputSpec | None, candidate: Candidate
+    tools: Sequence[RathLLMFunctionTool], output: OutputSpec | None, candidate: ProviderCandidate
 ) -> RathLLMChatRequest:
     """Return the request of a turn: the tools are offered, and used as the model likes.
 
@@ -283,7 +283,7 @@ def turn_request(
     return request if output is None else replace(request, response_format=output.response_format)
 
 
-def side_request(candidate: Candidate) -> RathLLMChatRequest:
+def side_request(candidate: ProviderCandidate) -> RathLLMChatRequest:
     """Return the request of a side call: no tools, and none wanted whatever the provider says."""
     bare = replace(candidate.provider, tool_choice=None)
     return provider_into_chat_request((), None, bare, default_tool_choice="none")
@@ -470,7 +470,7 @@ class RequestFrame:
     head: Sequence[ChunkRow]
     """The agent's rows."""
 
-    request: Callable[[Candidate], RathLLMChatRequest]
+    request: Callable[[ProviderCandidate], RathLLMChatRequest]
     """Gives parameters and tools; the messages come from here."""
 
     context: Context | None = None
@@ -488,7 +488,7 @@ class RequestBuilder:
     answers of this very endpoint and model: nothing else. Making one is O(rows).
     """
 
-    def __init__(self, candidate: Candidate, frame: RequestFrame, body: Body) -> None:
+    def __init__(self, candidate: ProviderCandidate, frame: RequestFrame, body: Body) -> None:
         self._candidate, self._frame = candidate, frame
         self._request = frame.request(candidate)
         self.draft: ChatDraft = _draft_of(self._request, candidate, frame)
@@ -512,7 +512,7 @@ class RequestBuilder:
         self.draft.append([*rendered, *self._renderer.hand_over()])
         self.n_rows += len(rows)
 
-    def fits(self, candidate: Candidate, frame: RequestFrame, record: Record) -> bool:
+    def fits(self, candidate: ProviderCandidate, frame: RequestFrame, record: Record) -> bool:
         """Tell whether one that is made anew, of rows that go on from these, would hold the same.
 
         Recalled notes and closing questions belong to one run alone.
@@ -544,7 +544,9 @@ class RequestBuilder:
         return [*messages, *renderer.close(), RathLLMMessage("user", frame.question)]
 
 
-def _draft_of(request: RathLLMChatRequest, candidate: Candidate, frame: RequestFrame) -> ChatDraft:
+def _draft_of(
+    request: RathLLMChatRequest, candidate: ProviderCandidate, frame: RequestFrame
+) -> ChatDraft:
     return open_draft(
         candidate.client,
         request,
@@ -561,7 +563,7 @@ class Conversation:
     up to date when it is asked again.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], frame: RequestFrame) -> None:
+    def __init__(self, candidates: Sequence[ProviderCandidate], frame: RequestFrame) -> None:
         self._candidates = candidates
         self._frame = frame
         self._builders = [candidate.builder for candidate in candidates]

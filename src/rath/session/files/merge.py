@@ -131,7 +131,7 @@ class FileConflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class FileMerge:
     """The merged state of our files, and the conflicts between the sides."""
 
     changes: Mapping[str, NewFile | None]
@@ -172,7 +172,7 @@ class _States:
         return (self.theirs if self.ours == self.base else self.ours) is not None
 
 
-async def merge_trees(base: MergeTree, ours: MergeTree, theirs: MergeTree) -> Merge:
+async def merge_trees(base: MergeTree, ours: MergeTree, theirs: MergeTree) -> FileMerge:
     """Return the changes that make our files the merge of both sides.
 
     What only one side changed is taken from it; texts that both changed are merged by lines.
@@ -194,10 +194,10 @@ async def merge_trees(base: MergeTree, ours: MergeTree, theirs: MergeTree) -> Me
         sides = zip(trees, (states.base, states.ours, states.theirs), strict=True)
         versions = [await _version(tree, states.path, state) for tree, state in sides]
         conflicts.append(FileConflict(states.path, outcome, *versions))
-    return Merge(changes, tuple(conflicts))
+    return FileMerge(changes, tuple(conflicts))
 
 
-async def merge_effects(merge: Merge, ours: MergeTree) -> tuple[FileEffect, ...]:
+async def merge_effects(merge: FileMerge, ours: MergeTree) -> tuple[FileEffect, ...]:
     """Return the changes of a merge to our files."""
     manifest = await ours.amanifest()
     effects: list[FileEffect] = []

@@ -33,8 +33,8 @@ MAX_NAMED_PATHS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """What one session tells of files."""
+class FileEntries:
+    """Record entries of one session, for its changes of files."""
 
     entries: tuple[Entry, ...]
     is_there: bool
@@ -46,18 +46,18 @@ class History:
 
 def history_of(
     record: Iterable[Entry], unfinished: Unfinished | None, *, is_there: bool
-) -> History:
-    """Return what a session tells of files, with the results of a round that was cut off."""
+) -> FileEntries:
+    """Return the record entries of a session, with the results of a round that was cut off."""
     entries = tuple(record)
     if unfinished is None:
-        return History(entries, is_there, has_open_calls=False)
+        return FileEntries(entries, is_there, has_open_calls=False)
     known = {entry.id for entry in entries}
     results = (each.run for each in unfinished.results if each.run.id not in known)
     is_open = any(each.effects != "read_only" for each in unfinished.intents)
-    return History((*entries, *results), is_there, is_open)
+    return FileEntries((*entries, *results), is_there, is_open)
 
 
-def file_steps(histories: Sequence[History]) -> list[Step]:
+def file_steps(histories: Sequence[FileEntries]) -> list[Step]:
     """Return the steps that led to the files of a workspace that several sessions share, in order.
 
     Raises:
@@ -100,7 +100,7 @@ class WorkspaceFiles:
     """The files of one workspace as the records of its sessions tell them; see `RecordedFiles`."""
 
     mode: WorkspaceMode
-    histories: Callable[[], list[History]]
+    histories: Callable[[], list[FileEntries]]
     """All that is known by now; those of sessions in the workspace are marked."""
 
     def check(self, stored: StoredWorkspace, backend: str, directory: str) -> None:
@@ -242,7 +242,7 @@ def _expected(changes: Iterable[FileEffect]) -> dict[str, str | None]:
     return expected
 
 
-def _left_by(histories: Iterable[History]) -> dict[str, set[str]]:
+def _left_by(histories: Iterable[FileEntries]) -> dict[str, set[str]]:
     """Return the contents that calls have left, by path."""
     left: dict[str, set[str]] = {}
     for history in histories:
@@ -311,4 +311,4 @@ def _check_start(
         missing["."] = "the files with which it began are not those of their digest"
 
 
-__all__ = ["History", "WorkspaceFiles", "history_of"]
+__all__ = ["FileEntries", "WorkspaceFiles", "history_of"]

@@ -46,7 +46,7 @@ from rath.session.files.changes import (
 from rath.session.files.diff import unified_diff
 from rath.session.files.merge import (
     FileConflict,
-    Merge,
+    FileMerge,
     apply_changes,
     contents_of,
     merge_effects,
@@ -197,7 +197,7 @@ class MergeOrigin:
 
     ours: CopyOrigin
     theirs: CopyOrigin
-    _done: list[Merge] = field(default_factory=list[Merge])
+    _done: list[FileMerge] = field(default_factory=list[FileMerge])
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def __call__(self) -> Seed:
@@ -235,7 +235,7 @@ class MergeOrigin:
             "fork(workspace='copy') of one session, or merge with files='ours' or files='theirs'"
         )
 
-    async def amerge(self) -> Merge:
+    async def amerge(self) -> FileMerge:
         """Return the merged state of our files; worked out once."""
         async with self._lock:
             if not self._done:

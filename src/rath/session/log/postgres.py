@@ -28,8 +28,8 @@ from rath._core.blobs import Blob, is_digest
 from rath.errors import PersistenceError, SessionBusy
 from rath.session.log.postgres_connection import (
     Address,
-    ConnectionPool,
     OwnerLock,
+    PostgresPool,
     SharedConnection,
     Work,
 )
@@ -341,7 +341,7 @@ class PostgresStore(LogStore):
         self.address: Address = Address.from_url(url)
         self.where: str = self.address.where
         self._reading = SharedConnection(self.address)
-        self._writing = ConnectionPool(self.address, _WRITERS)
+        self._writing = PostgresPool(self.address, _WRITERS)
         self._owner = OwnerLock(self.address)
         self.held: set[UUID] = set()
         """Sessions whose logs are open here."""

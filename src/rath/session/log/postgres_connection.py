@@ -253,7 +253,7 @@ class SharedConnection:
                 self.close()
 
 
-class ConnectionPool:
+class PostgresPool:
     """A few connections, each opened when all others are in use.
 
     Args:

@@ -20,8 +20,8 @@ from rath.llm.custom_client import RecordedClient, can_write_again
 from rath.session.body import Body
 from rath.session.calls.requests import (
     RENDERER,
-    Candidate,
     Context,
+    ProviderCandidate,
     RequestBuilder,
     RequestFrame,
     side_request,
@@ -205,7 +205,7 @@ class Renderings:
                 context=_context(seen),
                 question=seen.question,
             )
-            builder = RequestBuilder(Candidate(client, client.provider), frame, body)
+            builder = RequestBuilder(ProviderCandidate(client, client.provider), frame, body)
             self._builders[key] = builder
         if builder.head_digest != seen.head_digest:
             raise ValueError("the agent's rows in the record are not those that the call saw")
@@ -225,7 +225,9 @@ def _tool_mode(call: ModelCall, operation: Operation, seen: Seen) -> bool:
     if operation.output is None:
         return False
     client = RecordedClient(call.evidence, output_mode="tool")
-    request = turn_request(operation.tools, operation.output, Candidate(client, client.provider))
+    request = turn_request(
+        operation.tools, operation.output, ProviderCandidate(client, client.provider)
+    )
     draft = client.open_draft(request, streaming=False, provider_origin="call")
     return draft.facts.tools_digest == seen.tools_digest
 

@@ -21,7 +21,7 @@ from rath.llm.evidence import CallEvidence
 from rath.llm.prices import can_be_priced, least_cost
 from rath.llm.provider import Provider
 from rath.session.body import Body, CostSum, model_of, sum_costs
-from rath.session.calls.requests import Candidate, offload, side_request
+from rath.session.calls.requests import ProviderCandidate, offload, side_request
 from rath.session.content import UserText
 from rath.session.outcome import BudgetExceeded
 from rath.session.record import ModelCall
@@ -30,7 +30,7 @@ from rath.session.session import Session
 _PRICE_LIST = "rath.llm.price_list"
 
 
-def load_prices(candidates: Sequence[Candidate]) -> None:
+def load_prices(candidates: Sequence[ProviderCandidate]) -> None:
     """Have the price list loaded while the first answer is waited for; returns at once.
 
     That takes half a second, which the writing of the first call would take otherwise. Nothing is
@@ -41,7 +41,7 @@ def load_prices(candidates: Sequence[Candidate]) -> None:
         runtime().start_in_worker(partial(_load, clients))
 
 
-def _load(candidates: Sequence[Candidate]) -> None:
+def _load(candidates: Sequence[ProviderCandidate]) -> None:
     for candidate in candidates:
         facts = open_draft(candidate.client, side_request(candidate)).facts
         can_be_priced(facts.endpoint, facts.requested_model, service_tier=None)
@@ -68,7 +68,7 @@ _NO_USAGE = RathLLMTokenUsage(0, 0, 0)
 _NO_CAPS: frozenset[_Cap] = frozenset()
 
 
-def check_budget(operation: str, candidates: Sequence[Candidate]) -> None:
+def check_budget(operation: str, candidates: Sequence[ProviderCandidate]) -> None:
     """Refuse a budget in money that could not be counted; loads the prices where there is one.
 
     Raises:

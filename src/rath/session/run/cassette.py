@@ -28,7 +28,7 @@ from rath.llm.offline import offline
 from rath.llm.provider import OutputMode, Provider, ProviderOrigin
 from rath.llm.registry import NoClient, make_client
 from rath.llm.stream import split
-from rath.session.calls.requests import Candidate
+from rath.session.calls.requests import ProviderCandidate
 from rath.session.chunk import ChunkTable
 from rath.session.content import rows_digest
 from rath.session.loading import save, session_of
@@ -51,7 +51,7 @@ from rath.session.run.recorded import (
     response_of,
     rows_differ,
 )
-from rath.session.scope import DerivedKind, ServedKind, ServedRun, gathering, replaying_in
+from rath.session.scope import DerivedKind, RecordedServing, ServedKind, gathering, replaying_in
 from rath.session.session import Session
 
 _RUNS = ("loop", "compress", "select", "check")
@@ -317,7 +317,7 @@ class Playback:
         """Return the client of a provider, which writes requests here and sends none."""
         return writing_client(provider)
 
-    def candidates(self, given: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    def candidates(self, given: tuple[ProviderCandidate, ...]) -> tuple[ProviderCandidate, ...]:
         """Return models that write their requests as ever, and are answered by the record."""
         models = ReplayModels()
         return tuple(
@@ -330,8 +330,8 @@ class Playback:
         kind: ServedKind,
         place: Place,
         sessions: tuple[Session, Session],
-        candidates: Sequence[Candidate],
-    ) -> ServedRun:
+        candidates: Sequence[ProviderCandidate],
+    ) -> RecordedServing:
         """Return the recorded run that begins now; see `ReplayContext`.
 
         Raises:

@@ -19,7 +19,7 @@ from rath.errors import BackendError, ResumeMismatch
 from rath.llm.chat_request import RathLLMFunctionTool
 from rath.llm.client import open_draft
 from rath.llm.provider import Provider
-from rath.session.calls.requests import Candidate, side_request
+from rath.session.calls.requests import ProviderCandidate, side_request
 from rath.session.content import json_digest
 from rath.session.files.changes import net_changes
 from rath.session.files.session_files import SessionFiles
@@ -105,7 +105,7 @@ def tool_differences(
 
 
 def provider_differences(
-    record: Record, operation: Operation, candidate: Candidate
+    record: Record, operation: Operation, candidate: ProviderCandidate
 ) -> tuple[ProviderDiffers, ...]:
     """Return in what the model that is asked differs from the one that a run asked last."""
     calls = (entry for entry in reversed(record) if isinstance(entry, ModelCall))
@@ -265,7 +265,7 @@ def resume_differences(
 def check_compatible(
     before: ResumePoint,
     tools: Sequence[RathLLMFunctionTool],
-    candidate: Candidate,
+    candidate: ProviderCandidate,
     offers: Mapping[str, ToolOffer],
 ) -> ResumePoint:
     """Return where a run goes on, with what its tools and its provider differ in.

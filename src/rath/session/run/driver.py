@@ -25,9 +25,9 @@ from rath.llm.provider import Provider
 from rath.session.body import Body, suspension
 from rath.session.calls.oneshot import Emitter, OnEventCb
 from rath.session.calls.requests import (
-    Candidate,
     Context,
     Conversation,
+    ProviderCandidate,
     RequestFrame,
     encode_cost,
     offload,
@@ -88,7 +88,7 @@ class LoopPlan(RunPlan):
     provider: Provider
     """The first one; the limits of the run are its."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ProviderCandidate, ...]
     """The provider with its client, and then its fallbacks."""
 
     dispatch_tool: DispatchTool | None

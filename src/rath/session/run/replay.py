@@ -27,7 +27,7 @@ from rath.session.bindings import Placement
 from rath.session.body import Body
 from rath.session.calls.oneshot import OneShot
 from rath.session.calls.requests import (
-    Candidate,
+    ProviderCandidate,
     RequestBuilder,
     RequestFrame,
     offload,
@@ -165,7 +165,7 @@ def _check_derivation(node: RecordedNode, nodes: Mapping[UUID, RecordedNode]) ->
 class _ScriptPlayback(Playback):
     """Serves the one run that it is given, with the models that it had."""
 
-    def __init__(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
+    def __init__(self, script: RecordedRun, models: tuple[ProviderCandidate, ...]) -> None:
         super().__init__(History())
         self._script = script
         self._models = models
@@ -174,7 +174,7 @@ class _ScriptPlayback(Playback):
         """Return a client of the record."""
         return self._models[0].client
 
-    def candidates(self, given: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    def candidates(self, given: tuple[ProviderCandidate, ...]) -> tuple[ProviderCandidate, ...]:
         """Return the models of the record."""
         return self._models
 
@@ -217,7 +217,7 @@ class StrictReplay:
                 self.tables[run.operation.session] = body.table
             await asyncio.sleep(0)  # a long replay shares the loop with others
 
-    async def _loop(self, script: RecordedRun, models: tuple[Candidate, ...]) -> Body:
+    async def _loop(self, script: RecordedRun, models: tuple[ProviderCandidate, ...]) -> Body:
         run = script.run
         operation, own = run.operation, run.own_rows
         user = Body(run.input, run.node.body.record.prefix(run.at))
@@ -261,7 +261,9 @@ class StrictReplay:
         cell: Deferred[Body] = Deferred(operation.session, ())
         return await _end_of(script, cell, LoopRun(plan, cell).execute())
 
-    async def _compress(self, script: RecordedRun, models: tuple[Candidate, ...]) -> Body | None:
+    async def _compress(
+        self, script: RecordedRun, models: tuple[ProviderCandidate, ...]
+    ) -> Body | None:
         run = script.run
         parent = self._nodes.get(run.parents[0]) if run.parents else None
         if parent is None:
@@ -281,7 +283,7 @@ class StrictReplay:
             )
         return await _end_of(script, out.core.body, out.core.body)
 
-    async def _select(self, script: RecordedRun, models: tuple[Candidate, ...]) -> None:
+    async def _select(self, script: RecordedRun, models: tuple[ProviderCandidate, ...]) -> None:
         run = script.run
         operation, body = run.operation, run.node.body
         run.check_input(body.table, self._digest.of(body.table.vector))
@@ -301,7 +303,7 @@ class StrictReplay:
                 await shot.ask(user, agent, _ignore)
 
     async def _requests(
-        self, script: RecordedRun, model: Candidate, user: Body
+        self, script: RecordedRun, model: ProviderCandidate, user: Body
     ) -> RequestBuilder | None:
         """Return the requests of a run, which go on from those of the run before where they can."""
         operation, table = script.run.operation, script.run.node.body.table
@@ -341,7 +343,9 @@ def _model_of(call: ModelCall) -> tuple[str | None, ...]:
     return (*where, evidence.requested_model, evidence.adapter)
 
 
-def _recorded_models(calls: Sequence[ModelCall], models: ReplayModels) -> tuple[Candidate, ...]:
+def _recorded_models(
+    calls: Sequence[ModelCall], models: ReplayModels
+) -> tuple[ProviderCandidate, ...]:
     """Return the models that a run asked, in the order of their first calls.
 
     The last one stands there more than once where one of the same name took its place.
@@ -356,7 +360,7 @@ def _recorded_models(calls: Sequence[ModelCall], models: ReplayModels) -> tuple[
         longest = max(longest, chain if call is not calls[-1] else chain - 1)
     providers = [*first.values()] or [Provider(model="none")]
     providers += providers[-1:] * (longest - len(providers))
-    return tuple(Candidate(ReplayedClient(each, models), each) for each in providers)
+    return tuple(ProviderCandidate(ReplayedClient(each, models), each) for each in providers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -552,7 +556,7 @@ def _recorded_provider(body: Body, operation: Operation) -> Provider:
             f"the recorded model {evidence.requested_model!r} of kind {evidence.provider_kind!r} "
             f"cannot be asked here: {client.problem}. Give another one with provider="
         )
-    facts = open_draft(client, side_request(Candidate(client, provider))).facts
+    facts = open_draft(client, side_request(ProviderCandidate(client, provider))).facts
     if facts.endpoint != evidence.endpoint:
         raise ValueError(
             f"the record asked {evidence.requested_model!r} at {evidence.endpoint}, and this "

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from rath._async.bridge import is_async
 from rath._async.deferred import nesting
-from rath._async.lanes import Job, Key, Lanes
+from rath._async.lanes import Key, LaneCall, Lanes
 from rath._async.runtime import await_future, runtime
 from rath._core.blobs import Blob
 from rath._core.dataclasses import dataclass
@@ -267,7 +267,7 @@ class ToolRounds:
         *,
         call: CurrentCall,
         waiting: list[CheckedCall],
-    ) -> Job[CallResult]:
+    ) -> LaneCall[CallResult]:
         async def finish() -> CallResult:
             if any(map(prepared.comes_after, waiting)):
                 finished = deferred_call(prepared)
@@ -281,7 +281,7 @@ class ToolRounds:
             tell(finished)
             return finished
 
-        return Job(prepared.lane, prepared.is_barrier, finish)
+        return LaneCall(prepared.lane, prepared.is_barrier, finish)
 
     def _prepare(self, call: ToolCall) -> CheckedCall:
         """Parse, check and place a call; on a worker thread."""

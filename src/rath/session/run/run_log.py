@@ -25,7 +25,7 @@ from rath.session.graph.recording import Provenance
 from rath.session.operation import Place
 from rath.session.outcome import Outcome
 from rath.session.record import Entry, InnerLog, ModelCall, parent_sink
-from rath.session.scope import ServedRun
+from rath.session.scope import RecordedServing
 from rath.session.session import Session
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RunPlan:
     """File, line and function of the call that submitted the run."""
 
     recording: RecordingPlan | None
-    served: ServedRun | None = None
+    served: RecordedServing | None = None
     """The recorded run that answers in a replay."""
 
     def recorder(self, cell: Deferred[Body]) -> Recorder | None:

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from rath._core.dataclasses import dataclass
 from rath._core.text import one_line_preview, valid_unicode
-from rath.flow.tool.function.source import Parameter, ToolSource
+from rath.flow.tool.function.source import ToolParameter, ToolSource
 from rath.session.output_types import ReadableSchemas
 from rath.session.tooling import MAX_RAW_CHARS, BadArguments
 
@@ -78,7 +78,7 @@ Adapter = pydantic.TypeAdapter[dict[str, Any]]
 
 
 def arguments_type(
-    source: ToolSource, parameters: Sequence[Parameter], described: Mapping[str, str]
+    source: ToolSource, parameters: Sequence[ToolParameter], described: Mapping[str, str]
 ) -> tuple[Adapter, dict[str, Any]]:
     """Return what makes arguments of JSON, and the JSON Schema that a model is told.
 
@@ -100,7 +100,7 @@ def arguments_type(
 
 
 def _adapter_of(
-    parameters: Sequence[Parameter], described: Mapping[str, str]
+    parameters: Sequence[ToolParameter], described: Mapping[str, str]
 ) -> tuple[Adapter, dict[str, Any]]:
     # A TypedDict and no model: a parameter may have any name, `schema` and `_x` among them.
     members = {one.name: _member(one, described.get(one.name)) for one in parameters}
@@ -112,7 +112,7 @@ def _adapter_of(
     return adapter, {"type": "object", "properties": {}, **schema}
 
 
-def _member(one: Parameter, described: str | None) -> Any:
+def _member(one: ToolParameter, described: str | None) -> Any:
     """Return the hint of a parameter with its default and what is said of it."""
     hint, marks = one.hint, list[Any]()
     if get_origin(hint) is Annotated:
@@ -135,7 +135,7 @@ def _member(one: Parameter, described: str | None) -> Any:
 
 def _refusal(
     source: ToolSource,
-    parameters: Sequence[Parameter],
+    parameters: Sequence[ToolParameter],
     described: Mapping[str, str],
     error: Exception,
 ) -> TypeError:

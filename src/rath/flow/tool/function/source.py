@@ -177,7 +177,7 @@ _UNRESOLVED = (NameError, AttributeError, TypeError, SyntaxError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ToolParameter:
     """A parameter that the model gives an argument for."""
 
     name: str
@@ -190,7 +190,7 @@ class Parameter:
 class Signature:
     """What a call of a function takes."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ToolParameter, ...]
     sessions: tuple[str, ...]
     """Parameters that get the snapshot of the calling session."""
 
@@ -210,14 +210,14 @@ def read_signature(source: ToolSource) -> Signature:
     # `Session` is often imported for type checkers only.
     names = {"Session": Session, **source.module_names}
     local = source.local_names()
-    parameters: list[Parameter] = []
+    parameters: list[ToolParameter] = []
     sessions: list[str] = []
     for one in declared[1:] if source.takes_self else declared:
         hint = _resolve_hint(source, _check_parameter(source, one), names, local)
         if _is_session(hint):
             sessions.append(one.name)
         else:
-            parameters.append(Parameter(one.name, hint, one.default))
+            parameters.append(ToolParameter(one.name, hint, one.default))
     return Signature(tuple(parameters), tuple(sessions))
 
 
