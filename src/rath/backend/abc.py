@@ -84,7 +84,7 @@ class BackendSandboxSpec(Referenced):
     """Limits on all processes inside together, where the backend can set them."""
 
     effects: EffectPolicy | None = None
-    """How effects of commands and code are looked for; `EffectPolicy()` by default."""
+    """Policy for finding effects of commands and code; `EffectPolicy()` by default."""
 
     def _pickle_reference(self) -> Reduction:
         """Return the fields, and of the variables their names: values may be secret.
@@ -124,7 +124,7 @@ class SandboxIdentity:
     """Root of the workspace: a path of the host for `local`, else one inside the sandbox."""
 
     cwd: str
-    """Where commands start unless they say otherwise."""
+    """Default working directory of commands."""
 
     layer: str | None = None
     """Storage of the files of a workspace of its own: `frozen` as long as nothing was changed in

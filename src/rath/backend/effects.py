@@ -29,7 +29,7 @@ class FileEffect:
     """One file was changed by one operation."""
 
     path: str
-    """Where, relative to the root of the workspace, with links resolved and `/` between names."""
+    """Path relative to the root of the workspace, with links resolved and `/` between names."""
 
     kind: EffectKind
     before: Blob | None = None
@@ -43,7 +43,7 @@ class FileEffect:
     happened while several ran."""
 
     renamed_from: str | None = None
-    """Where a renamed file stood before."""
+    """Earlier path of a renamed file."""
 
     before_mode: int | None = None
     """Type and permission bits before (`st_mode`), where they are known. A symbolic link is an
@@ -62,7 +62,7 @@ class EffectLog(list[FileEffect]):
     def __init__(self) -> None:
         super().__init__()
         self.gaps: list[str] = []
-        """Why effects may be missing, in words: what was not looked at."""
+        """Reasons for which effects may be missing."""
 
 
 class OperationSite(Protocol):

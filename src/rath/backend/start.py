@@ -43,10 +43,10 @@ class WorkspaceStart:
     """The commit of a clean git checkout."""
 
     remote: str | None = None
-    """Where that commit is fetched from, without user and password."""
+    """Remote of that commit, without user and password."""
 
     reason: str | None = None
-    """Why the files cannot be had from here, in words; None where they can."""
+    """Reason for which the files are not available here; None where they are."""
 
 
 def packed_start(manifest: Manifest, contents: Mapping[str, bytes]) -> WorkspaceStart:

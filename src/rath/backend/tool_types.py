@@ -59,7 +59,7 @@ class BackendToolFilesRead(BackendTool):
     """Path in the workspace; `output:` and a digest for a long output, see `CommandResult`."""
 
     encoding: str | None = "utf-8"
-    """How to decode the content; None gives bytes."""
+    """Encoding of the content; None gives bytes."""
 
     offset: int = 0
     """How much to leave out at the beginning: lines of text, or bytes where it is not decoded."""

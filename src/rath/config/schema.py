@@ -191,7 +191,7 @@ class BackendConfig(_Section):
 
 
 class SessionsConfig(_Section):
-    """How sessions are kept."""
+    """Storage of sessions."""
 
     store: str | None = None
     """A directory, or the URL of another store, without a password."""
@@ -200,7 +200,7 @@ class SessionsConfig(_Section):
     """Whether every run is recorded, also without `persist=True`."""
 
     durability: str | None = None
-    """How carefully a run is written: `turn`, `row` or `none`. Checked at use."""
+    """Durability of a run: `turn`, `row` or `none`. Checked at use."""
 
 
 class RathConfig(_Section):

@@ -64,7 +64,7 @@ class Workflow(TaskTaking):
     description: str = ""
 
     dynamic_reason: ClassVar[str | None] = None
-    """Why it is only known at run time what runs next; None for ordinary workflows."""
+    """Reason for which the next step is known at run time only; None for ordinary workflows."""
 
     def __init__(self, description: str = "") -> None:
         if description:

@@ -30,7 +30,7 @@ JOBS = UUID("4d1d6a0f-0a0c-5f0e-8e63-3f5d6b1c9a77")
 DEFAULT_CONCURRENCY = 64
 
 ItemStatus: TypeAlias = Literal["done", "failed", "waiting", "cancelled"]
-"""How an attempt at an item ended. `done`: the run has ended, with whatever outcome. `waiting`:
+"""End of an attempt at an item. `done`: the run has ended, with whatever outcome. `waiting`:
 somebody must approve, answer or decide first."""
 
 

@@ -50,7 +50,7 @@ _FIRST_WAIT, _LAST_WAIT = 0.2, 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How a worker takes items, and how it tells that others have died."""
+    """Options of a worker: taking items, and finding that others have died."""
 
     concurrency: int = 64
     """Items that it carries out at once."""

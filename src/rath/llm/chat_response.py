@@ -27,8 +27,8 @@ _TOO_MANY = 2**63
 RathLLMFinishReason = Literal[
     "stop", "length", "tool_calls", "content_filter", "function_call", "refusal", "pause_turn"
 ]
-"""Why an answer ended. "refusal": the model declined. "pause_turn": the vendor paused a long turn,
-which goes on when the answer is sent back as it is."""
+"""Reason for the end of an answer. "refusal": the model declined. "pause_turn": the vendor paused a
+long turn, which goes on when the answer is sent back as it is."""
 
 
 @dataclass(frozen=True, slots=True)

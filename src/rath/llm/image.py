@@ -43,7 +43,7 @@ class Image:
     """The bytes, their sha256 and their number; its `data` is None when they are not there."""
 
     absent: str | None = field(default=None, repr=False, compare=False)
-    """Why the bytes are not there, where a reason is known."""
+    """Reason for missing bytes, where it is known."""
 
     @classmethod
     def from_bytes(cls, content: bytes | bytearray | memoryview) -> Image:
@@ -124,7 +124,7 @@ class Image:
 
 
 ImageSource = str | os.PathLike[str] | bytes | bytearray | memoryview | Image
-"""Where a picture comes from: the path of a file, its bytes, or an image that is there already."""
+"""Source of an image: the path of a file, its bytes, or an image that is there already."""
 
 
 def read_images(sources: Iterable[ImageSource] | None) -> tuple[Image, ...]:

@@ -140,7 +140,7 @@ class ProbeReport:
     """The model that was asked for; None where nobody names one."""
 
     model_origin: str | None = None
-    """Where its name came from: "call", "env NAME", "config FILE" or "default"."""
+    """Origin of its name: "call", "env NAME", "config FILE" or "default"."""
 
     offered: tuple[str, ...] = ()
     """The models that the endpoint lists; empty where it does not tell."""

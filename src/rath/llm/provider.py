@@ -34,7 +34,7 @@ ProviderOrigin = Literal["call", "session"]
 """The source of the values of a provider itself."""
 
 OutputMode = Literal["schema", "tool"]
-"""How a typed answer is asked for: by a JSON Schema that the endpoint holds the answer to, or by a
+"""Way to ask for a typed answer: by a JSON Schema that the endpoint holds the answer to, or by a
 tool whose arguments it is."""
 
 SdkName = Literal["anthropic", "openai"]
@@ -174,7 +174,7 @@ class Provider(Sampling, Referenced):
     """Called with (session, usage); raise `BudgetExceededError` in it to end the run."""
 
     provider_kind: str | None = None
-    """Which adapter speaks to the endpoint: a registered kind, "openai" by default."""
+    """Kind of adapter for the endpoint: a registered one, "openai" by default."""
 
     max_in_flight: int | None = None
     """Calls of this process that may be open at its endpoint at one time."""
@@ -188,7 +188,7 @@ class Provider(Sampling, Referenced):
     its budgets hold for the whole run."""
 
     output_mode: OutputMode | None = None
-    """How a typed answer is asked for; "tool" serves an endpoint that refuses JSON Schemas. The
+    """Way to ask for a typed answer; "tool" serves an endpoint that refuses JSON Schemas. The
     adapter's own choice by default."""
 
     client: object = None

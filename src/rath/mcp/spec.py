@@ -1,4 +1,4 @@
-"""Where a tool server is: a program or an address, with its settings and their variables."""
+"""The place of a tool server: a program or an address, with its settings and their variables."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MIN_WORD_CHARS = 8
 """Shortest word of a setting that is a secret by itself. A guess; `Bearer` is none."""
 
 HttpTransport: TypeAlias = Literal["auto", "http", "sse"]
-"""How an address is spoken to: streamable HTTP, the older SSE, or the first of the two it knows."""
+"""Transport to an address: streamable HTTP, the older SSE, or the first of the two it knows."""
 
 Transport: TypeAlias = Literal["stdio", "http", "sse"]
-"""How a connection speaks to its server."""
+"""Transport of a connection to its server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class HttpServer:
 
 
 ServerSpec: TypeAlias = StdioServer | HttpServer
-"""Where a tool server is."""
+"""The place of a tool server."""
 
 
 def server_spec(

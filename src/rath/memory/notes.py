@@ -95,7 +95,7 @@ def places(op: MemoryOpWrite) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Where a note comes from and when it expires; `NO_METADATA` for most notes."""
+    """Sources and expiry of a note; `NO_METADATA` for most notes."""
 
     expires_at: float | None = None
     """Seconds since 1970; from then on the note is as good as gone."""

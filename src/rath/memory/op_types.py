@@ -81,7 +81,7 @@ class MemoryOpFind(MemoryOp):
 
     query: str
     target_uri: str | None = None
-    """Where to look; the whole store by default. A slash at its end makes no difference."""
+    """URI to search below; the whole store by default. A slash at its end makes no difference."""
     top_k: int = 8
     """How many hits at most."""
 

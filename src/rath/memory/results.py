@@ -101,9 +101,9 @@ class MemoryReadResult(MemoryResult):
     data: str | bytes
     level: Level
     sources: tuple[MemorySource, ...] = ()
-    """Where the note comes from, as far as the store knows."""
+    """Sources of the note, as far as the store knows."""
     expires_at: float | None = None
-    """When the note will be forgotten, in seconds since 1970."""
+    """Expiry of the note in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class MemoryWriteResult(MemoryResult):
     """A note was stored."""
 
     uri: str
-    """Where it stands, which a store may choose for a note that asks for it."""
+    """URI of the note, which a store may choose for one that asks for it."""
     bytes_written: int
 
 

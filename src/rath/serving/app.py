@@ -80,10 +80,10 @@ class ServerOptions:
     """The principal of callers from this machine while there are no tokens."""
 
     store: SessionStore | None = None
-    """Where sessions are stored; None for the store of the home."""
+    """Store of the sessions; None for that of the home."""
 
     engine: Engine | str | None = None
-    """Where runs in the background are carried out, as in `flow.map`."""
+    """Engine of runs in the background, as in `flow.map`."""
 
     embeddings: EmbeddingProvider | None = None
     """The model of `/v1/embeddings`; None for none."""

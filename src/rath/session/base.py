@@ -292,7 +292,7 @@ class SessionBase(Bindings):
 
     @property
     def outcome(self) -> Outcome:
-        """How the run ended, or what it waits for by now; waits for it."""
+        """Outcome of the run, or what it waits for by now; waits for it."""
         body = self.core.body.result()
         return current_outcome(body.outcome, body, self.id, self.core.late)
 

@@ -450,7 +450,7 @@ class ResultText:
     """Images for the model beside the text, in which their labels stand."""
 
     traceback: TracebackInfo | None = None
-    """Where the tool raised, if it did."""
+    """Traceback of the tool, if it raised."""
 
 
 def error_text(kind: str, message: str, detail: str | None = None) -> str:

@@ -74,7 +74,7 @@ class Header(_Event, frozen=True, kw_only=True, tag="header"):
     sandbox_spec: BackendSandboxSpec | None = None
     sandbox_handle_id: str | None = None
     workspace: StoredWorkspace | None = None
-    """Where its files are; None for a session without a place, or whose log is from before."""
+    """Workspace of its files; None for a session without a place, or whose log is from before."""
 
     rows: tuple[AncestorRange, ...] = ()
     """The rows with which the table begins, one range after the other."""
@@ -127,7 +127,7 @@ class Intent(_Event, frozen=True, kw_only=True, tag="intent"):
     """Index of the row in which the model asked for it."""
 
     call: int
-    """Which of the calls of that row it is."""
+    """Index of the call in that row."""
 
     call_id: str
     tool: str

@@ -72,7 +72,7 @@ _logger = logging.getLogger(__name__)
 
 
 Place = Header | PlacementChange
-"""Where a session was, as its log says."""
+"""Place of a session by its log."""
 
 
 class AwaySandbox(BackendSandbox):
@@ -214,7 +214,7 @@ class Loaded:
     session: Session
     header: Header
     place: Place
-    """Where the session works."""
+    """Place of the session."""
 
     unfinished: Unfinished | None
     """Open work of its run; None once the run has ended."""
@@ -223,7 +223,7 @@ class Loaded:
     """Whether its writer has finished the log; one without may be at work."""
 
     where: str
-    """Where the log stands, for messages."""
+    """Place of the log, for messages."""
 
     size: int
     """Bytes of the log that count: `store.reopen(session.id, keep=size)` goes on after them."""
@@ -235,7 +235,7 @@ class Loaded:
     """Where the log was read up to: `reader.encoder()` goes on there."""
 
     problem: SessionDamaged | None = None
-    """Why the session is only a beginning, where it was loaded with `recover`."""
+    """Reason for a session that is only a beginning, where it was loaded with `recover`."""
 
     @property
     def sum(self) -> str:

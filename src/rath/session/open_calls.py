@@ -79,7 +79,7 @@ class CallDecisions:
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """Which call of a session it is, in every respect that a decision is bound to."""
+    """Identity of a call of a session, in every respect that a decision is bound to."""
 
     asked_in: RowId | None
     index: int
@@ -175,7 +175,7 @@ class OpenCall:
     """Index of the row in which the model asked."""
 
     index: int
-    """Which of the calls of that row it is."""
+    """Index of the call in that row."""
 
     asked_in: RowId | None
     call: ToolCall

@@ -1,4 +1,4 @@
-"""Where in a program an operation happens: its module path, and its count at that path."""
+"""The place of an operation in a program: its module path, and its count at that path."""
 
 from __future__ import annotations
 

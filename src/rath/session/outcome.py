@@ -1,4 +1,4 @@
-"""How a run ended: a closed union, readable from the session."""
+"""Outcomes of runs: a closed union, readable from the session."""
 
 from __future__ import annotations
 

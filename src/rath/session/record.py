@@ -144,13 +144,13 @@ class RecalledNote(Struct, frozen=True, omit_defaults=True):
     """A note of a memory that a model call saw."""
 
     uri: str
-    """Where it stands, "" where that is not known."""
+    """URI of the note, "" where it is not known."""
 
     text: str
     """All that the model read of it."""
 
     score: float | int | None = None
-    """How near it was, as the memory says; None where it gives no number."""
+    """Score by the memory; None where it gives no number."""
 
     n_left_out: int = 0
     """Characters at its end that the model did not read."""
@@ -225,7 +225,7 @@ class ToolRun(RecordEntry, frozen=True, kw_only=True, tag="tool_run"):
 
     file_effects: tuple[FileEffect, ...] = ()
     effect_gaps: tuple[str, ...] = ()
-    """Why effects may be missing, in words."""
+    """Reasons for which effects may be missing."""
 
     start: WorkspaceStart | None = None
     """The files of its sandbox before the first operation there, where the run knows them; at the
@@ -235,7 +235,7 @@ class ToolRun(RecordEntry, frozen=True, kw_only=True, tag="tool_run"):
     """The decision that allowed the call."""
 
     traceback: TracebackInfo | None = None
-    """Where the tool raised, if it did."""
+    """Traceback of the tool, if it raised."""
 
 
 class Summary(RecordEntry, frozen=True, kw_only=True, tag="summary"):
@@ -255,7 +255,7 @@ class Verdict(RecordEntry, frozen=True, kw_only=True, tag="verdict"):
 
     passed: bool
     score: float | int | None = None
-    """How good it is, in [0, 1]; None where it is only passed or not."""
+    """Score in [0, 1]; None where it is only passed or not."""
 
     report: str
     """The output of the command, or the reasons of the scorer."""
@@ -280,7 +280,7 @@ class Interrupt(RecordEntry, frozen=True, kw_only=True, tag="interrupt"):
     """Question of a tool; its call is the only one of `calls` then."""
 
     places: tuple[int, ...] = ()
-    """Which of the calls of that row these are, in the order of `calls`."""
+    """Indices of these calls in that row, in the order of `calls`."""
 
     bound: tuple[str, ...] = ()
     """For each of the calls the digest of its tool: schema, description and origin."""
@@ -307,7 +307,7 @@ class Decision(RecordEntry, frozen=True, kw_only=True, tag="decision"):
 
     tool: str | None = None
     call: int | None = None
-    """Which of the calls of its row it is; `rows` names the row in which the model asked."""
+    """Index of the call in its row; `rows` names the row in which the model asked."""
 
     text: str | None = None
     """Text for the model, where it was given with the decision; an answer, as JSON."""
@@ -332,7 +332,7 @@ class Change(RecordEntry, frozen=True, kw_only=True, tag="change"):
     """The tool call; `rows` names the row in which the model asked for it."""
 
     call: int | None = None
-    """Which of the calls of that row it is."""
+    """Index of the call in that row."""
 
 
 class JobStart(RecordEntry, frozen=True, kw_only=True, tag="job_start"):

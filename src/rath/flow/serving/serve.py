@@ -175,7 +175,7 @@ class ServeOptions:
     """Whether sessions are stored; a client goes on with none that is not."""
 
     store: SessionStore | None = None
-    """Where; None for the store of the home."""
+    """Store of the sessions; None for that of the home."""
 
     run_seconds: float | None = None
     """How long a call may take; its run is cancelled then, and can go on later. None for no

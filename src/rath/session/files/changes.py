@@ -256,7 +256,7 @@ class _Stretch:
     """The event that made the workspace; None where it was there before."""
 
     at: int
-    """Where that stands in the record."""
+    """Position of that in the record."""
 
     mine: list[Entry]
     """Changes by the session and by those that it came from."""
@@ -555,7 +555,7 @@ def find_call(record: Iterable[Entry], call: str | ToolRun, *, own: Sequence[Ste
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """How a call is undone."""
+    """Plan that undoes a call."""
 
     call: ToolRun
     body: Body

@@ -58,7 +58,7 @@ class LineageJournal:
 
 @dataclass(frozen=True, slots=True)
 class LineageStamp:
-    """Where a new session comes from."""
+    """Provenance of a new session."""
 
     parent_session_ids: tuple[UUID, ...]
     operator: str

@@ -56,7 +56,7 @@ class StoredLog:
     """Whether its writer has finished it, and it has its final name."""
 
     where: str
-    """Where it stands, for messages: a path, or an address without secrets."""
+    """Location for messages: a path, or an address without secrets."""
 
 
 class CompleteLog(NamedTuple):
@@ -122,7 +122,7 @@ class SessionStore(Referenced, ABC):
     """As it is registered, such as "files"."""
 
     where: str
-    """Where it is, for messages and for the name of its index; holds no secret."""
+    """Location for messages and for the name of its index; holds no secret."""
 
     writes_many: bool = False
     """Whether `create_many` takes fewer round trips than one log after the other."""
@@ -369,7 +369,7 @@ class LogDriver(ABC):
     session: UUID
 
     where: str
-    """Where it is written, for messages."""
+    """Location for messages."""
 
     size: int
     """How many bytes it had when it was locked."""

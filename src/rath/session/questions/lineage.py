@@ -59,7 +59,7 @@ class LineageNode:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How its run ended, where that is known."""
+        """Outcome of its run, where it is known."""
         return None if self.body is None else self.body.outcome
 
     @property
@@ -81,7 +81,7 @@ class Birth:
     session: UUID
     index: int
     turn: int | None
-    """Which answer of a model it is or follows, counted from 1 over the lineage."""
+    """Number of the model's answer that it is or follows, counted from 1 over the lineage."""
 
 
 class Lineage:

@@ -167,7 +167,7 @@ class BornRow:
     """One row of the final state."""
 
     index: int
-    """Where it stands; for a single turn where it stood first."""
+    """Index of the row; for a single turn the first one that it had."""
 
     row: ChunkRow
     born: RowId | None

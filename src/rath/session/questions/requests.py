@@ -100,7 +100,7 @@ class SeenCall:
     tools: tuple[RathLLMFunctionTool, ...]
     proof: Proof
     problem: str
-    """Why the request is not proved, "" for one that is."""
+    """Reason for which the request is not proved, "" for one that is."""
 
     body: bytes | None
     """The exact body as JSON, where a single turn was asked for and it can be rendered."""

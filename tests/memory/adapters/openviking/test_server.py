@@ -380,7 +380,7 @@ def test_a_provider_without_a_model_is_reported(tmp_path: Path) -> None:
 def test_a_config_that_is_no_object_is_reported(tmp_path: Path) -> None:
     (tmp_path / "ov.conf").write_text("[]")
     given = {"path": str(tmp_path), "server": COMMAND, "config": tmp_path / "ov.conf"}
-    with pytest.raises(MemoryBackendError, match="must hold a JSON object, .* not list"):
+    with pytest.raises(MemoryBackendError, match=r"must hold a JSON object, .* not list"):
         OpenVikingMemoryBackend().open(MemoryStoreSpec(options=given))
 
 

@@ -150,7 +150,7 @@ class ListedLog:
     """The beginning and the end of a log that can be believed."""
 
     where: str
-    """Where it stood when it was read, as `StoredLog` says."""
+    """Location at the time of reading, as in `StoredLog`."""
 
     created_at: datetime
     operator: str
@@ -182,7 +182,7 @@ class IndexMemory:
     """The facts of one log when its index was brought up to date last."""
 
     started_at: int | None = None
-    """When the session was begun, in microseconds; None where the index does not know it."""
+    """Start of the session in microseconds; None where the index does not know it."""
 
     n_lines: int = 0
     """How many lines its log had."""
