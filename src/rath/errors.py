@@ -325,8 +325,8 @@ class RebuildError(WorkspaceLost):
     ) -> None:
         super().__init__(workspace, backend, expected, found)
         self.missing = missing
-        """Reasons against rebuilding it, by path; `.` stands for the whole tree, and a call of which
-        not all is known under its tool and id."""
+        """Reasons against rebuilding it, by path. `.` stands for the whole tree; a call whose
+        effects are not all known stands under its tool and id."""
         why = "; ".join(f"{path}: {reason}" for path, reason in missing.items())
         self.args: tuple[Any, ...] = (
             f"{self.args[0]}. It cannot be rebuilt from the record: {why}",
