@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -96,3 +97,27 @@ def test_what_is_there_is_not_replaced(rath: Rath, project: Path, name: str) -> 
 def test_a_directory_that_cannot_be_written_is_named(rath: Rath, project: Path) -> None:
     (project / "file").write_text("")
     rath("init", "file/inside", ends=Exit.WORLD, err="cannot be written")
+
+
+@pytest.mark.parametrize("full_at", [*FILES, "config.json"])
+def test_a_full_disk_leaves_no_half_project(
+    rath: Rath, project: Path, monkeypatch: pytest.MonkeyPatch, full_at: str
+) -> None:
+    write = Path.write_text
+
+    def write_text(path: Path, text: str, *, encoding: str) -> int:
+        if path.name == full_at:
+            write(path, "", encoding=encoding)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, text, encoding=encoding)
+
+    def replace(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", source, 0, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_text)
+        if full_at == "config.json":
+            patch.setattr(os, "replace", replace)
+        rath("init", ends=Exit.WORLD, err="No space left on device; no file of the project is left")
+    assert not [name for name in FILES if (project / name).exists()]
+    rath("init", ends=0)

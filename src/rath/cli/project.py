@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -101,9 +102,16 @@ def init(
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in FILES.items():
             (directory / name).write_text(text, encoding="utf-8")
+        model = _write_config(directory)
     except OSError as exc:
-        raise CommandError(f"{directory} cannot be written: {exc.strerror}") from exc
-    model = _write_config(directory)
+        # A file that is there would be in the way of the next attempt.
+        for name in FILES:
+            with suppress(OSError):
+                (directory / name).unlink(missing_ok=True)
+        raise CommandError(
+            f"{directory} cannot be written: {exc.strerror or exc}; no file of the project is "
+            "left there. Mend that, or name another DIR, and do it again"
+        ) from exc
     say_lines(line(str(directory / name)) for name in (*FILES, f".openrath/{CONFIG_FILENAME}"))
     note(f"the model: {model}; another one: rath config init --project")
     say("Next:")
