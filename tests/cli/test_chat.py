@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rath.cli.terminal import Exit
+from rath.cli.chat import chat
+from rath.cli.terminal import CommandError, Exit
 from rath.session import Session
 from rath.session.graph import LineageKind
 from rath.session.persistence.store import FileStore
@@ -181,6 +182,37 @@ def test_what_waits_is_decided_later(rath: Rath, team: Team, sessions: Path) -> 
     rath("chat", "team:team", input="pay\nl\n", ends=0, err="it waits")
     waiting = stored(sessions)[-1]
     rath("chat", "team:team", "--session", str(waiting.id), input="y\n", ends=0, out="Paid.")
+
+
+class DecidedMeanwhile:
+    """Input of a person, before whom another program decides."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def isatty(self) -> bool:
+        return False
+
+    def readline(self) -> str:
+        self._session.deny("c1", "no")
+        return "y\n"
+
+
+def test_what_another_program_decides_about_is_not_decided_twice(
+    rath: Rath, team: Team, sessions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team("tool_call('pay', {'amount': 3}, id='c1')", "'Not paid.'")
+    rath("chat", "team:team", input="pay\nl\n", ends=0, err="later: rath chat team:team --session")
+    (*_, waiting) = stored(sessions)
+    typed = DecidedMeanwhile(Session.load(waiting.id, store=FileStore(sessions)))
+    again = f"rath chat team:team --session {waiting.id}"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", typed)
+        with pytest.raises(CommandError) as refused:
+            chat("team:team", session=str(waiting.id))
+    assert "nothing was added" in str(refused.value)
+    assert str(refused.value).endswith(f"to go on from there: {again}")
+    rath(again.removeprefix("rath "), input="", ends=0, out="Not paid.")
 
 
 def test_explain_and_view_tell_of_the_last_turn(rath: Rath, team: Team, project: Path) -> None:

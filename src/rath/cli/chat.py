@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import shlex
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ from rath.cli.terminal import (
 )
 from rath.cli.view import view
 from rath.config.schema import LLMProviderConfig
-from rath.errors import RathError
+from rath.errors import PersistenceError, RathError
 from rath.flow import Agent, Workflow
 from rath.flow.agent import CallerOptions, adding
 from rath.llm import Provider
@@ -127,14 +128,11 @@ def chat(
     """
     program = _default_agent() if workflow is None else load_workflow(workflow)
     with _recorded(session, store) as (opened, before):
-        chatting = Chat(
-            program, workflow or "the agent", opened, before, store_url=store, sandbox=sandbox
-        )
+        chatting = Chat(program, workflow, opened, before, store_url=store, sandbox=sandbox)
         note(f"each turn is recorded in {opened.where}; /help lists the commands, Ctrl-D ends")
         chatting.loop()
         if chatting.session is not None:
-            chosen = "" if workflow is None else f" {workflow}"
-            note(f"to continue: rath chat{chosen} --session {chatting.session.id}")
+            note(f"to continue: {chatting.command_for(chatting.session)}")
 
 
 @contextmanager
@@ -280,7 +278,7 @@ class Chat:
 
     Args:
         program: Who answers.
-        name: How the program is called in messages.
+        workflow: How a command line names the program; None for the agent that has no name.
         store: Where turns are recorded.
         session: The session to continue.
         store_url: The store as `--store` names it.
@@ -290,7 +288,7 @@ class Chat:
     def __init__(
         self,
         program: Workflow,
-        name: str,
+        workflow: str | None,
         store: SessionStore,
         session: Session | None = None,
         *,
@@ -298,7 +296,7 @@ class Chat:
         sandbox: str | None = None,
     ) -> None:
         self._program = program
-        self._name = name
+        self._workflow = workflow
         self._store = store
         self._store_url = store_url
         self._sandbox = sandbox
@@ -308,6 +306,12 @@ class Chat:
     def session(self) -> Session | None:
         """The session of the last turn; None before the first one."""
         return self._turns[-1] if self._turns else None
+
+    def command_for(self, session: Session) -> str:
+        """Return the command that continues a session with this program."""
+        program = "" if self._workflow is None else f"{shlex.quote(self._workflow)} "
+        store = "" if self._store_url is None else f"--store {shlex.quote(self._store_url)} "
+        return f"rath chat {program}{store}--session {session.id}"
 
     def loop(self) -> None:
         """Read what the user says and answer it, until the input ends."""
@@ -339,7 +343,7 @@ class Chat:
         """
         out: Session | None = None
         try:
-            with program_errors(self._name):
+            with program_errors(self._workflow or "the agent"):
                 out = begin()
                 shown.follow(out)
         except KeyboardInterrupt:
@@ -350,7 +354,26 @@ class Chat:
         return out
 
     def _settle(self, out: Session) -> None:
-        """Ask for what a run waits for until it waits no more, and make it the last turn."""
+        """Ask for what a run waits for until it waits no more, and make it the last turn.
+
+        Raises:
+            CommandError: Another program has decided, or goes on with it.
+        """
+        try:
+            out = self._decided(out)
+        except PersistenceError as exc:
+            raise CommandError(
+                f"{exc}\nto see what became of it: rath show {out.id}\n"
+                f"to go on from there: {self.command_for(out)}"
+            ) from exc
+        self._turns.append(out)
+
+    def _decided(self, out: Session) -> Session:
+        """Return the session of a run after all decisions that a person makes now.
+
+        Where all were made before, the run goes on; once, in case that it waits for something else.
+        """
+        is_tried = False
         while isinstance(out.outcome, Suspended) and not isinstance(out.outcome, Cancelled):
             calls = [
                 (each, call)
@@ -358,11 +381,12 @@ class Chat:
                 for call in each.open_calls
                 if call.waits
             ]
-            if not calls or not all(_decide(each, call) for each, call in calls):
-                note(f"it waits; later: rath chat --session {out.id}")
+            is_stuck, is_tried = is_tried and not calls, not calls
+            if is_stuck or not all(_decide(each, call) for each, call in calls):
+                note(f"it waits; later: {self.command_for(out)}")
                 break
             out = self._run(partial(go_on, self._program, out, self._store), _Shown(out))
-        self._turns.append(out)
+        return out
 
     def _command(self, text: str) -> bool:
         """Carry out a command, and return whether the chat goes on."""
