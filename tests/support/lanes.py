@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ FULL_LANE = (
 """Files and folders of tests that start servers, browsers and processes, or run whole contracts."""
 
 
+@cache  # asked for each test of a file
 def is_full_lane(path: Path) -> bool:
     """Tell whether a file of tests belongs to the full lane as a whole."""
     return any(path.is_relative_to(TESTS / each) for each in FULL_LANE)
