@@ -152,5 +152,5 @@ def test_live_says_its_address_and_ends_with_an_interrupt(project: Path) -> None
         process.send_signal(signal.SIGINT)
         _, notes = process.communicate(timeout=PATIENCE)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/\n", address)
-    assert process.returncode == 0
+    assert process.returncode == 0, notes
     assert "no longer served" in notes

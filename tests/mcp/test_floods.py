@@ -20,6 +20,7 @@ from rath.mcp import MCPClient, StdioServer
 from rath.mcp.pins import pin_tools, tool_digest
 from rath.mcp.stdio import BURST, PER_SECOND, RateLimit
 from tests.support.mcp_own import scripted, texts, tool, tools
+from tests.support.waiting import PATIENCE
 
 SERVER = r"""
 import json, os, sys, threading
@@ -71,7 +72,9 @@ for line in sys.stdin:
 
 def flooding(mode: str) -> MCPClient:
     """A client of a server that says too much in one way."""
-    return MCPClient(StdioServer(sys.executable, ("-I", "-S", "-c", SERVER, mode)), timeout=20)
+    return MCPClient(
+        StdioServer(sys.executable, ("-I", "-S", "-c", SERVER, mode)), timeout=PATIENCE
+    )
 
 
 def listing(*listed: dict[str, Any], cursor: str | None = None) -> MCPClient:

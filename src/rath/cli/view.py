@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import webbrowser
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -186,16 +187,22 @@ def _file_name(job: str) -> str:
 
 
 def _serve(server: LiveServer, *, is_opened: bool) -> None:
+    writing = threading.Lock()
+
     def tell_address(address: str) -> None:
-        say(address)
-        note("the address holds a secret and works on this machine; Ctrl-C ends")
+        with writing:
+            say(address)
+            note("the address holds a secret and works on this machine; Ctrl-C ends")
         if is_opened:
             webbrowser.open(address)
 
+    def tell_end(state: str) -> None:
+        with writing:
+            note(f"the run has ended: {state.replace('_', ' ')}")
+
     try:
-        server.serve(
-            on_ready=tell_address,
-            on_end=lambda state: note(f"the run has ended: {state.replace('_', ' ')}"),
-        )
+        server.serve(on_ready=tell_address, on_end=tell_end)
     except KeyboardInterrupt:
+        # For good: a thread of the server that wrote while the interpreter ends would abort it.
+        writing.acquire()
         note("no longer served")
