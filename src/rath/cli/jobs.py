@@ -29,7 +29,7 @@ from rath.jobs.engine import DEFAULT_CONCURRENCY
 from rath.jobs.job import Job, retry_job
 from rath.jobs.record import JobReport, ask_to_cancel, attempts_of, report_of
 from rath.session import Session
-from rath.session.record import Entry, ItemRun, JobStart
+from rath.session.record import ItemRun, JobStart
 
 JobText = Annotated[str, typer.Argument(metavar="JOB", help="The name of a job, or its id.")]
 JobStates = Annotated[
@@ -145,7 +145,7 @@ def tail_job(job: JobText, store_url: StoreUrl = None) -> None:
         async def show() -> None:
             async for each in followed.stream():
                 if isinstance(each, JobStart | ItemRun):
-                    say(_ended_line(each))
+                    say(f"{moment(each.at)}  {entry_text(each)}")
 
         try:
             asyncio.run(show())
@@ -236,7 +236,3 @@ def _counts(report: JobReport) -> str:
     known: Iterable[str] = (state for state in _ENDED if report.counts.get(state))
     parts = ", ".join(f"{report.counts[state]} {state}" for state in known)
     return f"{parts or 'nothing'} of {report.n_items}"
-
-
-def _ended_line(entry: Entry) -> str:
-    return f"{moment(entry.at)}  {entry_text(entry)}"

@@ -435,7 +435,7 @@ def run_answer(session: Session) -> ServedAnswer:
     outcome = session.outcome
     note = outcome_note(session)
     answer_text = plain_answer(session)
-    text = answer_text if isinstance(answer_text, str) else _last_text(session)
+    text = answer_text if isinstance(answer_text, str) else session.text()
     reply = "\n\n".join(filter(None, (text, note)))
     structured: dict[str, Any] = {
         "text": text,
@@ -448,10 +448,6 @@ def run_answer(session: Session) -> ServedAnswer:
     if answer_text is not None and not isinstance(answer_text, str):
         structured["output"] = answer_text
     return ServedAnswer(reply or "(no answer)", structured)
-
-
-def _last_text(session: Session) -> str:
-    return session.text()
 
 
 def outcome_note(session: Session) -> str:
