@@ -191,21 +191,23 @@ def record() -> str:
 
 
 DRAWINGS = {
-    "session-flow": (session_flow, 860, 322),
-    "session": (session, 730, 226),
-    "agent": (agent, 600, 370),
-    "fork": (fork, 660, 240),
-    "record": (record, 690, 222),
+    "session-flow": (session_flow, 860, 16, 322),
+    "session": (session, 730, 0, 226),
+    "agent": (agent, 600, 66, 370),
+    "fork": (fork, 660, 6, 240),
+    "record": (record, 690, 0, 222),
 }
+"""Each with its width, and where it begins and ends from above."""
 
 
 def drawings() -> dict[str, str]:
     """Each drawing by its name; its docstring is the text for who does not see it."""
     return {
         name: f'<svg class="drawing" xmlns="http://www.w3.org/2000/svg" width="{width}"'
-        f' viewBox="0 0 {width} {height}" role="img" aria-label="{escape(draw.__doc__ or "")}">\n'
+        f' viewBox="0 {top} {width} {bottom - top}" role="img"'
+        f' aria-label="{escape(draw.__doc__ or "")}">\n'
         f"<style>{STYLE}</style>\n{draw()}\n</svg>\n"
-        for name, (draw, width, height) in DRAWINGS.items()
+        for name, (draw, width, top, bottom) in DRAWINGS.items()
     }
 
 

@@ -39,6 +39,8 @@ extensions = [
     "search_words",
 ]
 html_theme = "furo"
+# The default of the theme underlines names of modules and classes, as if they were links.
+pygments_dark_style = "github-dark"
 html_title = f"OpenRath {release}"
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#2447c9", "color-brand-content": "#2447c9"},
