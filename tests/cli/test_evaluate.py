@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,12 +98,18 @@ def test_a_wrong_call_is_told(args: tuple[str, ...], problem: str) -> None:
     assert problem in done.stderr
 
 
-def test_what_is_no_suite_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("made", "kind"), [("3", "int"), ("rath.Agent('You answer.', rath.Provider())", "Agent")]
+)
+def test_what_is_no_suite_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, kind: str
+) -> None:
     file = tmp_path / "suite_none.py"
-    file.write_text("suite = 3\n")
+    file.write_text(f"import rath\nsuite = {made}\n")
+    monkeypatch.delitem(sys.modules, "suite_none", raising=False)
     done = run(str(file))
     assert done.exit_code == 2
-    assert "expected a rath.eval.Suite" in done.stderr
+    assert f"is of type {kind}; expected a rath.eval.Suite" in done.stderr
 
 
 def test_a_page_shows_an_evaluation_beside_another(tmp_path: Path, store: str) -> None:

@@ -49,7 +49,7 @@ def test_a_token_that_cannot_be_is_refused(rath: Rath, options: str, problem: st
 
 def test_what_cannot_be_served_is_refused(rath: Rath) -> None:
     rath("serve nowhere:team", ends=2, err="no module 'nowhere'")
-    rath("serve team", ends=2, err="No such command 'team'")
+    rath("serve team", ends=2, err="no verb 'team' of `rath serve`. Known: MODULE:WORKFLOW, token")
 
 
 def test_an_address_of_the_network_is_not_announced_without_a_token(rath: Rath) -> None:

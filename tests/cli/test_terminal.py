@@ -93,7 +93,22 @@ def test_an_unknown_verb_is_a_misuse_that_names_the_nearest(rath: Rath) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [("--no-such-option",), ("config", "get"), ("config", "set"), ("config", "x")]
+    ("words", "advice"),
+    [
+        ("help", "no verb 'help'. Did you mean `rath --help`?"),
+        ("version", "no verb 'version'. Did you mean `rath --version`?"),
+        ("config lst", "no verb 'lst' of `rath config`. Did you mean 'list'? Known: init, set"),
+        ("show", "Missing argument 'SESSION'. `rath ls` lists the sessions"),
+    ],
+)
+def test_what_newcomers_type_is_answered_with_what_there_is(
+    rath: Rath, words: str, advice: str
+) -> None:
+    rath(words, ends=2, out="", err=advice)
+
+
+@pytest.mark.parametrize(
+    "args", [("--no-such-option",), ("config", "get"), ("config", "set"), ("config", "get", "--x")]
 )
 def test_a_misuse_is_reported_in_two_lines(rath: Rath, args: tuple[str, ...]) -> None:
     result = rath(*args, ends=2, out="")

@@ -64,6 +64,10 @@ _COMPLAINTS = cast(
 )
 
 
+_MISSING = {"Missing argument 'SESSION'.": " `rath ls` lists the sessions"}
+"""What to add to some complaints of typer."""
+
+
 def _say_complaint(complaint: _Complaint) -> None:
     option: str | None = getattr(complaint, "option_name", None)
     if option and hasattr(complaint, "possibilities"):
@@ -74,7 +78,8 @@ def _say_complaint(complaint: _Complaint) -> None:
         complain(f"no option {option!r}.{advice}")
     else:
         # What a converter raised comes with the name that pydantic has for its kind.
-        complain(complaint.format_message().replace(": Value error, ", ": "))
+        text = complaint.format_message().replace(": Value error, ", ": ")
+        complain(text + _MISSING.get(text, ""))
     if complaint.ctx is not None:
         typer.echo(f"See: {complaint.ctx.command_path} --help", err=True)
 
@@ -219,9 +224,10 @@ class _Verbs(_Options, TyperGroup):
         if name not in VERBS:
             known = self.list_commands(ctx)
             near = did_you_mean(cmd_name, known)
-            if self._prefix():
-                ctx.fail(f"No such command {cmd_name!r}.{near}")
-            raise Misuse(f"no verb {cmd_name!r}.{near} Known: {', '.join(known)}")
+            of = f" of `rath {self.group}`" if self.group else ""
+            if not of and cmd_name in ("help", "version"):
+                near = f" Did you mean `rath --{cmd_name}`?"
+            raise Misuse(f"no verb {cmd_name!r}{of}.{near} Known: {', '.join(known)}")
         module, _, function = VERBS[name].target.partition(":")
         verb = typer.Typer(add_completion=False)
         verb.command(cmd_name, cls=_Verb)(

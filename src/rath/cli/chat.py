@@ -78,7 +78,7 @@ def run_workflow(
     workflow: ProgramText,
     message: Annotated[
         str | None,
-        typer.Argument(metavar="MESSAGE", help="What the user says; without it, standard input."),
+        typer.Argument(metavar="[MESSAGE]", help="What the user says; without it, standard input."),
     ] = None,
     session: SessionOption = None,
     sandbox: SandboxText = None,

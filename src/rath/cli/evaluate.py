@@ -15,6 +15,7 @@ from rath.eval.evaluation import Evaluation, Suite, load_evaluation
 from rath.eval.inspect_log import export_inspect
 from rath.eval.page import write_page
 from rath.eval.report import Comparison, Report, ScoreSummary
+from rath.flow import Workflow
 
 _MAX_WORSE = 5
 
@@ -126,7 +127,7 @@ def _suite(file: str) -> Suite:
     """
     name = file if ":" in Path(file).name else f"{file}:suite"
     found = load_object(name, "suite; expected FILE or MODULE:ATTRIBUTE, such as checks.py")
-    if callable(found) and not isinstance(found, Suite):
+    if callable(found) and not isinstance(found, Suite | Workflow):
         with program_errors(name):
             found = found()
     if not isinstance(found, Suite):

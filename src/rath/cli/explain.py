@@ -128,7 +128,8 @@ def _title(turn: int | None, call: ModelCall) -> str:
 
 def _brief_seen(answer: questions.WhatWasSeen) -> None:
     n_proved = sum(each.proof == "same" for each in answer.calls)
-    head(f"seen: {count_of(len(answer.calls), 'model call')}, {n_proved} requests proved")
+    proved = f"{count_of(n_proved, 'request')} proved"
+    head(f"seen: {count_of(len(answer.calls), 'model call')}, {proved}")
     for each in answer.calls:
         if each.proof == "different":
             item(f"{_title(each.turn, each.call)}: {each.problem}")

@@ -344,7 +344,10 @@ class _StoreChoice:
             raise Misuse(f"{self.name!r} is no local store; this is for one")
         # Opening any other directory would make a store of it.
         if not any((directory / name).exists() for name in (META_NAME, *MEMORY_SCOPES)):
-            raise CommandError(f"nothing is remembered here yet: there is no store {directory}")
+            raise CommandError(
+                f"nothing is remembered here yet: there is no store {directory}; the first note "
+                "makes it: rath memory add TEXT"
+            )
         return directory
 
 

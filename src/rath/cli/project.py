@@ -97,7 +97,8 @@ def init(
     """
     there = [name for name in FILES if (directory / name).exists()]
     if there:
-        raise Misuse(f"{', '.join(there)} stands in {str(directory)!r} already; name another DIR")
+        listed = ", ".join(there)
+        raise Misuse(f"{str(directory)!r} has {listed} already; name another DIR: rath init DIR")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in FILES.items():

@@ -77,7 +77,7 @@ def test_the_command_line_explains_the_session_of_a_call(served: Served) -> None
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 model call, 1 requests proved" in done.stdout
+    assert "1 model call, 1 request proved" in done.stdout
 
 
 def test_a_call_goes_on_with_the_session_of_another(served: Served) -> None:
