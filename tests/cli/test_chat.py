@@ -67,6 +67,19 @@ def test_a_run_is_streamed_and_recorded(rath: Rath, team: Team, sessions: Path) 
     assert str(out.id) in done.stderr
 
 
+def test_a_run_that_fails_names_its_record(rath: Rath, team: Team, sessions: Path) -> None:
+    team("ValueError('the model is ill')")
+    done = rath("run", "team:team", "hi", err="'team:team' raised ValueError: the model is ill\n")
+    (failed,) = [each for each in FileStore(sessions).stamps() if str(each) in done.stderr]
+    assert f"rath show {failed}; to try again: rath resume {failed} team:team\n" in done.stderr
+    rath("show", str(failed), ends=0, out="failed")
+
+
+def test_a_tool_is_no_workflow(rath: Rath, team: Team) -> None:
+    team("'one'")
+    rath("run", "team:pay", "hi", ends=Exit.MISUSE, err="is of type FunctionTool; expected a work")
+
+
 def test_a_message_comes_from_standard_input(rath: Rath, team: Team, sessions: Path) -> None:
     team("'Read'")
     rath("run", "team:team", input="a long text\n", ends=0, out="Read")

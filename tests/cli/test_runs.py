@@ -54,6 +54,8 @@ def test_calls_are_approved_denied_and_edited_and_the_run_goes_on(
     assert done.stdout.startswith(f"denied c2 of session {ident[:8]} by ann: too early\n")
     done = rath("edit", ident, "c3", '{"n": 7}', ends=Exit.ANSWERED)
     assert f"\n  rath resume {ident} MODULE:WORKFLOW\n" in done.stdout
+    told = rath("show", ident, out="? nothing waits any more; to resume:\n").stdout
+    assert told.endswith(f"      rath resume {ident} MODULE:WORKFLOW\n")
     tool = Noting()
     out = go(["done"], tool, user=Session.load(ident))
     assert sorted(tool.calls) == [1, 7]
@@ -365,7 +367,13 @@ def test_what_is_another_than_it_was_is_reported(rath: Rath, cut_off: str) -> No
         ("ToolDiffers", "send"),
         ("ProviderDiffers", None),
     ]
-    rath("resume", cut_off, "crew:team", "--check", out="2 differences\n  tool 'send' is not there")
+    rath(
+        "resume",
+        cut_off,
+        "crew:team",
+        "--check",
+        out="2 differences\n  tool 'send' is not there any",
+    )
 
 
 def test_another_workflow_is_a_wrong_call(rath: Rath, cut_off: str) -> None:

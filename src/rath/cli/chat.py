@@ -16,7 +16,7 @@ import typer
 
 from rath._core.text import did_you_mean, short_id
 from rath.cli.config_init import kind_of_environment, missing_packages
-from rath.cli.decisions import outcome_json, say_waiting, waiting_calls, waiting_text
+from rath.cli.decisions import outcome_json, say_waiting, store_option, waiting_calls, waiting_text
 from rath.cli.explain import explain
 from rath.cli.render import line, money, one_line, say_lines
 from rath.cli.runs import go_on, load_workflow, program_errors
@@ -96,7 +96,15 @@ def run_workflow(
         shown = _Shown(user, is_silent=as_json)
         with program_errors(workflow):
             out = program(user)
-            shown.follow(out)
+        where = store_option(store)
+        try:
+            with program_errors(workflow):
+                shown.follow(out)
+        except (CommandError, RathError, OSError):
+            if opened.holds(out.id):
+                again = f"rath resume {where}{out.id} {shlex.quote(workflow)}"
+                note(f"what was recorded: rath show {where}{out.id}; to try again: {again}")
+            raise
         waiting = waiting_sessions(out)
         if as_json:
             facts = {"session": out.id, "text": out.text(), **outcome_json(out.outcome)}
@@ -105,8 +113,7 @@ def run_workflow(
             shown.say_end(out)
             for each in waiting:
                 say_waiting(each, store)
-            where = "" if store is None else f" --store {store}"
-            note(f"recorded in {opened.where}; what happened: rath explain {out.id}{where}")
+            note(f"recorded in {opened.where}; what happened: rath explain {where}{out.id}")
     if isinstance(out.outcome, Suspended):
         raise typer.Exit(Exit.WORLD)
 
@@ -310,8 +317,7 @@ class Chat:
     def command_for(self, session: Session) -> str:
         """Return the command that continues a session with this program."""
         program = "" if self._workflow is None else f"{shlex.quote(self._workflow)} "
-        store = "" if self._store_url is None else f"--store {shlex.quote(self._store_url)} "
-        return f"rath chat {program}{store}--session {session.id}"
+        return f"rath chat {program}{store_option(self._store_url)}--session {session.id}"
 
     def loop(self) -> None:
         """Read what the user says and answer it, until the input ends."""

@@ -169,7 +169,7 @@ def _decision(
                 say_waiting(session, store)
             return
         head("nothing waits any more; to resume the run:")
-        say(f"  rath resume {_store_option(store)}{named.id} MODULE:WORKFLOW")
+        say(f"  rath resume {store_option(store)}{named.id} MODULE:WORKFLOW")
         item("or in a program: agent(session), workflow.resume(session)")
 
 
@@ -251,7 +251,8 @@ def say_waiting(session: Session, store: str | None) -> None:
                 say(f"    {command}")
 
 
-def _store_option(store: str | None) -> str:
+def store_option(store: str | None) -> str:
+    """Return the option that names a store in a command, with a blank; empty for the default."""
     return "" if store is None else f"--store {shlex.quote(store)} "
 
 
@@ -295,7 +296,7 @@ def waiting_text(call: OpenCall) -> str:
 
 def reply_commands(session: Session, call: OpenCall, store: str | None = None) -> Iterator[str]:
     """Yield the commands that decide about a waiting call, or answer it."""
-    shown = _store_option(store)
+    shown = store_option(store)
     # An id may begin like an option: models choose them.
     place = shown + (f"-- {session.id}" if call.call.id.startswith("-") else str(session.id))
     place += f" {shlex.quote(call.call.id)}"

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Annotated, get_args
 
 import typer
 
+import rath
 from rath._core.text import did_you_mean
 from rath.cli.decisions import outcome_json, reply_commands, waiting_text
 from rath.cli.explain import require_evidence
@@ -35,6 +36,9 @@ from rath.session.outcome import Cancelled, Suspended
 from rath.session.questions.lineage import Question, find_missing, lineage_of
 from rath.session.run.differences import resume_differences
 from rath.session.scope import CancelledRuns
+
+_RATH = f"{Path(rath.__file__).parent}{os.sep}"
+"""The directory of this package."""
 
 _NEEDS_OF_REPLAY: tuple[Question, ...] = ("seen", "where", "origin")
 """The questions that are answered from what a replay is made of."""
@@ -306,7 +310,7 @@ def load_workflow(name: str) -> Workflow:
         Misuse: There is no such module or attribute, it is no workflow, or it raises something.
     """
     found = load_object(name, "workflow; expected MODULE:ATTRIBUTE, such as agents:team")
-    if callable(found) and not isinstance(found, Workflow):
+    if isinstance(found, type | partial | FunctionType | MethodType | BuiltinFunctionType):
         with program_errors(name):
             found = found()
     if not isinstance(found, Workflow):
@@ -385,4 +389,5 @@ def _place(exc: BaseException) -> str:
     frames = traceback.extract_tb(exc.__traceback__)
     own = [each for each in frames if each.filename != __file__ and "<frozen" not in each.filename]
     its = [each for each in own if "/importlib/" not in each.filename]
+    its = [each for each in its if not each.filename.startswith(_RATH)]  # the message says it
     return f" ({its[-1].filename}:{its[-1].lineno})" if its else ""

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rath._core.text import short_id
 from rath.cli import render
-from rath.cli.decisions import reply_commands, waiting_calls, waiting_text
+from rath.cli.decisions import reply_commands, store_option, waiting_calls, waiting_text
 from rath.cli.stores import SessionText, StoreUrl, locate, use_store
 from rath.cli.terminal import (
     AsJson,
@@ -32,7 +32,7 @@ from rath.session.graph.recording import lineage_extras_to_jsonable
 from rath.session.loading import Loaded, load
 from rath.session.log.index.database import OUTCOME_STATES
 from rath.session.log.store import SessionStore
-from rath.session.outcome import Completed, Outcome, OutputMissing
+from rath.session.outcome import Cancelled, Completed, Outcome, OutputMissing, Suspended
 from rath.session.questions.encode import entry_to_jsonable, outcome_to_jsonable
 from rath.session.run.stored_programs import waiting_sessions
 
@@ -86,6 +86,16 @@ def show(
                             render.line((f"      {each}", "dim"), is_whole=True)
                             for each in commands
                         )
+            outcome = loaded.session.outcome if loaded.unfinished is None else None
+            is_own = isinstance(outcome, Suspended) and outcome.session == ident
+            if is_own and not waiting and not isinstance(outcome, Cancelled):
+                resume = f"rath resume {store_option(store_url)}{ident} MODULE:WORKFLOW"
+                render.say_lines(
+                    [
+                        render.line(("    ? ", "magenta"), "nothing waits any more; to resume:"),
+                        render.line((f"      {resume}", "dim"), is_whole=True),
+                    ]
+                )
     if loaded.problem is not None:
         raise Damaged(
             f"{loaded.problem}; what is shown stands before it. `rath verify` tells where the "

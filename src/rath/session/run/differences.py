@@ -51,7 +51,7 @@ class FileDiffers:
     """sha256 of the content that is there, None for no file."""
 
     def __str__(self) -> str:
-        return f"file {self.path!r} is {_short(self.found)}, not {_short(self.expected)}"
+        return f"file {self.path!r} is {_differs(self.expected, self.found)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ToolDiffers:
     """sha256 of its schema now, None where it is not offered."""
 
     def __str__(self) -> str:
-        return f"tool {self.name!r} is {_short(self.found)}, not {_short(self.expected)}"
+        return f"tool {self.name!r} is {_differs(self.expected, self.found)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +219,13 @@ def _digest_of(sandbox: BackendSandbox, path: str) -> str | None:
     return sha256(content.data).hexdigest()
 
 
-def _short(digest: str | None) -> str:
-    return "not there" if digest is None else digest[:12]
+def _differs(expected: str | None, found: str | None) -> str:
+    """Return in what a file or tool is another one, by the digests of both."""
+    if found is None:
+        return "not there any more"
+    if expected is None:
+        return "there now, and was not before"
+    return f"another one than before: {found[:12]}, not {expected[:12]}"
 
 
 _log = logging.getLogger("rath.session.loop")

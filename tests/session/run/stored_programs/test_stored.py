@@ -189,7 +189,10 @@ def test_tools_and_provider_are_compared_where_they_are_given() -> None:
     assert isinstance(tool, ToolDiffers)
     assert isinstance(provider, ProviderDiffers)
     assert provider.what == "provider_kind"
-    assert "tool 'f' is" in str(tool)
+    assert "tool 'f' is another one than before: " in str(tool)
+    more = [changed, FunctionTool("g", lambda *_: None, schema={"type": "object"})]
+    (*_, new) = resume_differences(session, tools=more, system_tools=False)
+    assert str(new) == "tool 'g' is there now, and was not before"
     assert (
         resume_differences(
             session, tools=[Counting()], system_tools=False, provider=client.provider
