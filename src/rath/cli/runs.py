@@ -299,6 +299,10 @@ def serve(
             )
 
 
+_MAKERS: tuple[type, ...] = (type, partial, FunctionType, MethodType, BuiltinFunctionType)
+"""What may make a workflow; a tool can be called as well."""
+
+
 def load_workflow(name: str) -> Workflow:
     """Import `module:attribute`, looked for in the working directory first, and return it.
 
@@ -310,7 +314,7 @@ def load_workflow(name: str) -> Workflow:
         Misuse: There is no such module or attribute, it is no workflow, or it raises something.
     """
     found = load_object(name, "workflow; expected MODULE:ATTRIBUTE, such as agents:team")
-    if isinstance(found, type | partial | FunctionType | MethodType | BuiltinFunctionType):
+    if callable(found) and isinstance(found, _MAKERS):
         with program_errors(name):
             found = found()
     if not isinstance(found, Workflow):

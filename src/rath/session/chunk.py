@@ -523,7 +523,7 @@ def differing_row(before: Iterable[ChunkRow], now: Iterable[ChunkRow]) -> tuple[
     ends = (index for index, (old, new) in pairs if old.digest != new.digest)
     at = next(ends, min(map(len, sides)))
     rows = [side[at] if at < len(side) else None for side in sides]
-    payloads = [{} if row is None else row.payload for row in rows]
+    payloads: list[Mapping[str, Any]] = [{} if row is None else row.payload for row in rows]
     contents = [payload.get("content", "") for payload in payloads]
     is_text = all(isinstance(text, str) for text in contents) and contents[0] != contents[1]
     texts = contents if is_text else [json.dumps(payload) for payload in payloads]
