@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -226,6 +228,44 @@ def test_what_another_program_decides_about_is_not_decided_twice(
     assert "nothing was added" in str(refused.value)
     assert str(refused.value).endswith(f"to go on from there: {again}")
     rath(again.removeprefix("rath "), input="", ends=0, out="Not paid.")
+
+
+class FullDisk:
+    """A disk that is full while the second of three messages is answered; and who types them."""
+
+    def __init__(self) -> None:
+        self._lines = ["first\n", "second\n", "third\n", ""]
+        self._fsync = os.fsync
+
+    def isatty(self) -> bool:
+        return False
+
+    def readline(self) -> str:
+        return self._lines.pop(0)
+
+    def fsync(self, file: int) -> None:
+        if len(self._lines) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._fsync(file)
+
+
+def test_a_full_disk_loses_nothing_of_a_chat(
+    team: Team,
+    sessions: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    team("'one'", "'two'", "'three'", "'four'")
+    disk = FullDisk()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", disk)
+        patch.setattr(os, "fsync", disk.fsync)
+        chat("team:team")
+    told = capfd.readouterr().err
+    assert "No space left on device" in told
+    assert "Free space there, and do it again\nthe conversation is as before" in told
+    texts = [row.payload["content"] for row in stored(sessions)[-1].chunk_table]
+    assert (texts[:3], len(texts)) == (["first", "one", "third"], 4)
 
 
 def test_explain_and_view_tell_of_the_last_turn(rath: Rath, team: Team, project: Path) -> None:
