@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +29,8 @@ from tests.support.job_program import (
     repeated_calls,
     team,
 )
+from tests.support.killed_driver import driver_program, holding_pids, is_running
 from tests.support.waiting import PATIENCE, wait_until
-
-ROOT = Path(__file__).parents[2]
 
 
 def job_of(tmp_path: Path, items: Any, engine: str = "procs:2", **options: Any) -> Job:
@@ -46,39 +43,6 @@ def job_of(tmp_path: Path, items: Any, engine: str = "procs:2", **options: Any) 
         engine=engine,
         **options,
     )
-
-
-def pids(tmp_path: Path) -> set[int]:
-    """The processes in which items are held."""
-    return {int(words[2]) for words in lines(tmp_path, "held")}
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether there is such a process, and it is not only waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-@contextmanager
-def program(tmp_path: Path, text: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
-    """A driver that is a program of its own; it is killed in the end, if it has not ended."""
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(text))
-    process = subprocess.Popen(
-        [sys.executable, str(path), str(tmp_path), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 DRIVER = """
@@ -103,7 +67,7 @@ if __name__ == "__main__":
 def test_items_are_carried_out_by_all_workers_at_once(tmp_path: Path) -> None:
     job = job_of(tmp_path, counted_items(6, tmp_path, "hold"), concurrency=6)
     wait_until(lambda: len(lines(tmp_path, "held")) == 6)
-    workers = pids(tmp_path)
+    workers = holding_pids(tmp_path)
     assert len(workers) == 2
     assert os.getpid() not in workers
     release(tmp_path)
@@ -138,7 +102,7 @@ def test_a_job_that_is_cancelled_ends_its_workers(
     job = job_of(tmp_path, counted_items(2, tmp_path, "hold"))
     wait_until(lambda: len(lines(tmp_path, "held")) == 2)
     job.cancel().synchronize()
-    assert not any(map(is_running, pids(tmp_path)))
+    assert not any(map(is_running, holding_pids(tmp_path)))
     assert "cut off" not in capfd.readouterr().err
 
 
@@ -158,10 +122,10 @@ def test_workers_share_the_limits_of_their_job(tmp_path: Path) -> None:
 def test_items_of_a_worker_that_was_killed_are_carried_out_by_others(tmp_path: Path) -> None:
     job = job_of(tmp_path, counted_items(6, tmp_path, "hold"), concurrency=6)
     wait_until(lambda: len(lines(tmp_path, "held")) == 6)
-    first = pids(tmp_path)
+    first = holding_pids(tmp_path)
     os.kill(min(first), signal.SIGKILL)
     wait_until(lambda: len(lines(tmp_path, "held")) == 9)
-    assert max(first) in pids(tmp_path)
+    assert max(first) in holding_pids(tmp_path)
     release(tmp_path)
     assert job.synchronize().report().counts == {"done": 6}
     assert count(tmp_path, "effects") == {f"i{n}": 1 for n in range(6)}
@@ -169,9 +133,9 @@ def test_items_of_a_worker_that_was_killed_are_carried_out_by_others(tmp_path: P
 
 def test_a_worker_is_started_again_after_its_death(tmp_path: Path) -> None:
     job = job_of(tmp_path, counted_items(1, tmp_path, "hold"), "procs:1")
-    wait_until(lambda: len(pids(tmp_path)) == 1)
-    os.kill(min(pids(tmp_path)), signal.SIGKILL)
-    wait_until(lambda: len(pids(tmp_path)) == 2)
+    wait_until(lambda: len(holding_pids(tmp_path)) == 1)
+    os.kill(min(holding_pids(tmp_path)), signal.SIGKILL)
+    wait_until(lambda: len(holding_pids(tmp_path)) == 2)
     release(tmp_path)
     assert job.synchronize().report().counts == {"done": 1}
 
@@ -233,9 +197,9 @@ def test_a_job_whose_last_worker_cannot_start_again_ends(tmp_path: Path) -> None
     with added_to_path(tmp_path):
         items = counted_items(1, tmp_path, "hold")
         job = job_of(tmp_path, items, "procs:1", workflow="fragile_program:team")
-        wait_until(lambda: len(pids(tmp_path)) == 1)
+        wait_until(lambda: len(holding_pids(tmp_path)) == 1)
         (tmp_path / "broken").touch()
-        os.kill(min(pids(tmp_path)), signal.SIGKILL)
+        os.kill(min(holding_pids(tmp_path)), signal.SIGKILL)
         with pytest.raises(EngineError, match=r"(?s)engine 'procs' has no workers.*no more"):
             job.synchronize()
 
@@ -278,32 +242,32 @@ if __name__ == "__main__":
 
 
 def test_workers_end_with_a_driver_that_was_killed(tmp_path: Path) -> None:
-    with program(tmp_path, DRIVER, "hold") as driver:
+    with driver_program(tmp_path, DRIVER, "hold") as driver:
         wait_until(lambda: len(lines(tmp_path, "held")) == 4)
         driver.kill()
-        wait_until(lambda: not any(map(is_running, pids(tmp_path))))
+        wait_until(lambda: not any(map(is_running, holding_pids(tmp_path))))
     release(tmp_path)
-    with program(tmp_path, DRIVER, "hold") as again:
+    with driver_program(tmp_path, DRIVER, "hold") as again:
         out, err = again.communicate(timeout=PATIENCE)
     assert out.splitlines() == ["the driver prints", "4"], err
     assert count(tmp_path, "effects") == {f"i{n}": 1 for n in range(4)}
 
 
 def test_busy_workers_end_with_their_driver_too(tmp_path: Path) -> None:
-    with program(tmp_path, BUSY) as driver:
-        wait_until(lambda: len(pids(tmp_path)) == 2)
+    with driver_program(tmp_path, BUSY) as driver:
+        wait_until(lambda: len(holding_pids(tmp_path)) == 2)
         driver.kill()
-        wait_until(lambda: not any(map(is_running, pids(tmp_path))))
+        wait_until(lambda: not any(map(is_running, holding_pids(tmp_path))))
 
 
 def test_ctrl_c_in_the_terminal_is_for_the_driver(tmp_path: Path) -> None:
-    with program(tmp_path, DRIVER, "hold") as driver:
+    with driver_program(tmp_path, DRIVER, "hold") as driver:
         wait_until(lambda: len(lines(tmp_path, "held")) == 4)
         os.killpg(driver.pid, signal.SIGINT)
         _, err = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == -signal.SIGINT
     assert err.count("KeyboardInterrupt") == 1, err
-    wait_until(lambda: not any(map(is_running, pids(tmp_path))))
+    wait_until(lambda: not any(map(is_running, holding_pids(tmp_path))))
 
 
 MAIN = """
@@ -334,7 +298,7 @@ GUARD
 def test_what_the_program_declares_travels_and_what_workers_print_is_no_output(
     tmp_path: Path,
 ) -> None:
-    with program(tmp_path, MAIN.replace("GUARD", "if __name__ == '__main__':")) as driver:
+    with driver_program(tmp_path, MAIN.replace("GUARD", "if __name__ == '__main__':")) as driver:
         out, err = driver.communicate(timeout=PATIENCE)
     done = "3 [('i0', 1), ('i1', 1), ('i2', 1)]"
     assert out.splitlines() == ["imported as __main__", done], err
@@ -342,7 +306,7 @@ def test_what_the_program_declares_travels_and_what_workers_print_is_no_output(
 
 
 def test_a_program_that_runs_when_it_is_imported_is_told_what_to_do(tmp_path: Path) -> None:
-    with program(tmp_path, MAIN.replace("GUARD", "if True:")) as driver:
+    with driver_program(tmp_path, MAIN.replace("GUARD", "if True:")) as driver:
         _, err = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 1
     assert "if __name__ == '__main__':" in err

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -41,13 +39,13 @@ from tests.support.job_program import (
     repeated_calls,
     team,
 )
+from tests.support.killed_driver import driver_program, holding_pids, is_running
 from tests.support.listening import LOOPBACK, listening, process_tree
 from tests.support.ray_cluster import RayCluster, environment, ray_cluster, ray_home
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("RATH_FULL") == "1"
 
 
@@ -73,40 +71,6 @@ def job_of(
         engine=engine,
         **options,
     )
-
-
-def pids(tmp_path: Path) -> set[int]:
-    """The processes in which items are held."""
-    return {int(words[2]) for words in lines(tmp_path, "held")}
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether there is such a process, and it is not only waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-@contextmanager
-def program(tmp_path: Path, text: str) -> Generator[subprocess.Popen[str]]:
-    """A driver that is a program of its own; it is killed in the end, if it has not ended."""
-    path = tmp_path / "program.py"
-    path.write_text(textwrap.dedent(text))
-    process = subprocess.Popen(
-        [sys.executable, str(path), str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 # ---------------------------------------------------------------- options
@@ -171,7 +135,7 @@ def test_one_actor_holds_many_items(cluster: RayCluster, tmp_path: Path) -> None
     items = counted_items(10, tmp_path, "hold")
     job = job_of(tmp_path, items, "ray://auto?workers=1&num_cpus=0.5")
     wait_until(lambda: len(lines(tmp_path, "held")) == 10)
-    assert len(pids(tmp_path)) == 1
+    assert len(holding_pids(tmp_path)) == 1
     release(tmp_path)
     assert {item.state for item in job} == {"done"}
 
@@ -192,7 +156,7 @@ def test_a_job_is_cancelled_and_goes_on(cluster: RayCluster, tmp_path: Path) -> 
     items = counted_items(3, tmp_path, "hold")
     job = job_of(tmp_path, items, "ray://auto?workers=1", job="stopped", concurrency=2)
     wait_until(lambda: len(lines(tmp_path, "held")) == 2)
-    (worker,) = pids(tmp_path)
+    (worker,) = holding_pids(tmp_path)
     job.cancel().synchronize()
     wait_until(lambda: not is_running(worker), "the actor has ended")
     release(tmp_path)
@@ -212,7 +176,7 @@ def test_a_job_outlives_its_driver(cluster: RayCluster, tmp_path: Path) -> None:
                  session=CountedItem.session, store=str(folder / "store"),
                  engine="ray://auto?workers=2").synchronize()
     """
-    with program(tmp_path, text) as driver:
+    with driver_program(tmp_path, text) as driver:
         wait_until(lambda: len(lines(tmp_path, "held")) == 4)
         driver.kill()
     release(tmp_path)
@@ -332,13 +296,15 @@ def test_a_job_outlives_a_worker_and_a_node(cluster: RayCluster, tmp_path: Path)
     url = "ray://auto?workers=3&num_cpus=0.5"
     job = job_of(tmp_path, items, url, job="campaign", concurrency=at_once)
     wait_until(lambda: len(lines(tmp_path, "held")) == at_once)
-    first = pids(tmp_path)
+    first = holding_pids(tmp_path)
     assert len(first) == 3
     cluster.remove_node(max(first))
     try:
         wait_until(lambda: not is_running(max(first)), "the worker of the node has ended")
         os.kill(next(filter(is_running, first)), signal.SIGKILL)
-        wait_until(lambda: len(set(filter(is_running, pids(tmp_path)))) == 3, "three hold items")
+        wait_until(
+            lambda: len(set(filter(is_running, holding_pids(tmp_path)))) == 3, "three hold items"
+        )
         release(tmp_path)
         done = list(job)
     finally:
@@ -382,7 +348,7 @@ def test_workers_share_the_limits_of_their_job(cluster: RayCluster, tmp_path: Pa
     # What comes in the place of a worker has nothing of its own, and asks, too.
     before = set(engine.limits.state.holders)
     assert len(before) == 4
-    os.kill(min(pids(tmp_path)), signal.SIGKILL)
+    os.kill(min(holding_pids(tmp_path)), signal.SIGKILL)
     wait_until(lambda: bool(engine.waiting() - before), "another worker waits")
     job.cancel().synchronize()
     assert n_calls() == 60
@@ -437,7 +403,7 @@ def test_a_cluster_that_is_started_here_is_reached_from_here_only(tmp_path: Path
         patch.setenv("HOME", home)
         for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
             patch.delenv(name, raising=False)
-        with program(tmp_path, text) as driver:
+        with driver_program(tmp_path, text) as driver:
             wait_until(lambda: len(lines(tmp_path, "held")) == 2 or driver.poll() is not None)
             processes = process_tree(driver.pid)
             where = listening(processes)

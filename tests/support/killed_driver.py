@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import textwrap
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL
@@ -21,7 +24,7 @@ from rath.session.log.verify import verify
 from rath.session.persistence.store import SessionStore
 from rath.session.record import ModelCall, Operation
 from tests.support.fault_points import FaultPoints, send_self
-from tests.support.job_program import CountedItem, counted_items
+from tests.support.job_program import CountedItem, counted_items, lines
 
 TEAM = "tests.support.job_program:team"
 End: TypeAlias = Literal["kill", "cancel"]
@@ -86,6 +89,40 @@ def unsound_sessions(store: SessionStore, sessions: Iterable[UUID]) -> list[str]
     """Return what `verify` finds that is not as it was written."""
     found = (verify(store, each) for each in sessions)
     return [str(each) for each in found if not each.is_sound]
+
+
+@contextmanager
+def driver_program(folder: Path, text: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
+    """Start a program that drives a job in `folder`, its first argument; kill it in the end."""
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(text))
+    process = subprocess.Popen(
+        [sys.executable, str(path), str(folder), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def holding_pids(folder: Path) -> set[int]:
+    """Return the processes in which items are held."""
+    return {int(words[2]) for words in lines(folder, "held")}
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether there is such a process, and it is not only waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def main(setup: JobSetup, at: int, end: End) -> None:
