@@ -264,6 +264,25 @@ def test_a_failed_run_is_a_failed_task(tmp_path: Path) -> None:
     assert "the model is gone" in said(task)
 
 
+def test_a_context_whose_run_failed_goes_on_by_a_message_without_text(tmp_path: Path) -> None:
+    def fail(_: RathLLMChatRequest) -> str:
+        raise RuntimeError("the model is gone")
+
+    async def use(talk: Talk) -> list[Task]:
+        failed = await talk.send(text("hello"))
+        said = [
+            new_text_message(each, role=Role.ROLE_USER, context_id=failed.context_id)
+            for each in ("more", "")
+        ]
+        return [failed, *[await talk.send(each) for each in said]]
+
+    failed, refused, done = used(agent(fail, echo), tmp_path, use)
+    assert failed.status.state == TaskState.TASK_STATE_FAILED
+    assert refused.status.state == TaskState.TASK_STATE_REJECTED
+    assert "with an empty input" in said(refused)
+    assert (done.status.state, said(done)) == (TaskState.TASK_STATE_COMPLETED, "you said hello")
+
+
 def test_the_card_says_what_the_workflow_does(tmp_path: Path) -> None:
     options = ServerOptions(
         tokens=TokenFile(tmp_path / "tokens.json"), store=FileStore(tmp_path / "sessions")

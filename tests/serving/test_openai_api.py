@@ -259,6 +259,41 @@ def test_a_run_that_fails_is_an_error_of_the_server(serve: Serve) -> None:
             list(client.chat.completions.create(model="team", messages=user("?"), stream=True))
 
 
+def test_a_response_that_failed_is_read_as_such_and_goes_on(serve: Serve) -> None:
+    def fail(_: RathLLMChatRequest) -> str:
+        raise ProviderError("the model is gone")
+
+    server = serve(agent("one", fail, "two"))
+    with server.client() as client:
+        first = client.responses.create(model="team", input="hello")
+        *_, last = client.responses.create(
+            model="team", input="again", previous_response_id=first.id, stream=True
+        )
+        assert last.type == "response.failed"
+        name = last.response.id
+        stored = client.responses.retrieve(name)
+        assert (stored.status, stored.output) == ("failed", [])
+        assert stored.error is not None
+        assert "the model is gone" in stored.error.message
+        again = list(client.responses.retrieve(name, stream=True))
+        assert again[-1].type == "response.failed"
+        chat = httpx2.get(f"{server.url}/v1/chat/completions/chatcmpl-{name.split('_')[1]}")
+        assert (chat.status_code, chat.json()["error"]["code"]) == (500, "run_failed")
+        with pytest.raises(openai.BadRequestError, match="with an empty input"):
+            client.responses.create(model="team", input="more", previous_response_id=name)
+        done = client.responses.create(model="team", input="", previous_response_id=name)
+        assert done.output_text == "two"
+
+
+def test_a_response_without_text_is_streamed_by_the_id_of_its_session(serve: Serve) -> None:
+    tool: Any = {"type": "function", **WEATHER["function"]}
+    with serve(agent(tool_call("weather"))).client() as client:
+        asked = client.responses.create(model="team", input="?", tools=[tool])
+        *_, last = client.responses.retrieve(f"resp_{asked.id.split('_')[1]}", stream=True)
+    assert last.type == "response.completed"
+    assert [each.type for each in last.response.output] == ["message", "function_call"]
+
+
 def test_responses_go_on_from_the_session_of_another(serve: Serve) -> None:
     server = serve(agent("one", echo))
     with server.client() as client:

@@ -15,7 +15,7 @@ from a2a.helpers.proto_helpers import (
     get_text_parts,
     new_data_part,
     new_raw_part,
-    new_task_from_user_message,
+    new_task,
     new_text_part,
 )
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -296,8 +296,13 @@ class WorkflowExecutor(AgentExecutor):
         message = context.message
         assert message is not None, "a task is made of a message"
         if context.current_task is None:
-            task = new_task_from_user_message(message)
-            task.id, task.context_id = context.task_id or task.id, context.context_id or ""
+            # The library's function for that refuses a message without text.
+            task = new_task(
+                context.task_id or "",
+                context.context_id or "",
+                TaskState.TASK_STATE_SUBMITTED,
+                history=[message],
+            )
             await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
         try:
@@ -346,7 +351,7 @@ class WorkflowExecutor(AgentExecutor):
                 decide = partial(self._decide, principal, outcome, get_data_parts(parts))
                 await in_worker(decide)
                 is_decided = True
-            elif isinstance(outcome, Cancelled):
+            elif isinstance(outcome, Cancelled | NeedsDecision):
                 is_decided = not text
         if not text and not is_decided:
             raise Conflict("the message has no text; say what to do")

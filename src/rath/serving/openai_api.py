@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from rath._async.runtime import runtime
 from rath.errors import ProviderError, ToolNameConflictError
+from rath.flow.serving.calls import MAX_ERROR_CHARS
 from rath.llm.evidence import CallEvidence
 from rath.serving import openai_wire as wire
 from rath.serving.background import BackgroundRuns
@@ -36,6 +37,7 @@ from rath.serving.runs import (
     UnknownSession,
     client_calls,
     in_worker,
+    require_no_failure,
     stream_text,
     text_of,
 )
@@ -63,8 +65,6 @@ FAREWELL_SECONDS = 3.0
 
 SEND_SECONDS = 60.0
 """How long a client may take to read one event; a slower one has gone."""
-
-MAX_PROBLEM_CHARS = 4_000
 
 FIRST_SEQUENCE = 4
 """Number of the event before the first character of a streamed response: four events open it."""
@@ -297,19 +297,19 @@ class OpenAIRoutes:
             if session is None:
                 return JSONResponse(_response_head(workflow, name, state, None))
             ended = StoredRun(principal, workflow, session)
-            body = await in_worker(partial(_response_of, ended, None))
+            body = await in_worker(partial(_stored_body, ended, name))
             return JSONResponse({**body, "id": name, "status": state, "background": True})
         run = self._runs.find_running(principal, number)
         workflow, session = await self._runs.find(principal, number)
         after = _last_event(request)
         if after is not None:
             followed = session if run else await in_worker(partial(self._runs.follow, session))
-            shown = run or StoredRun(principal, workflow, followed, first_row)
+            shown = run or StoredRun(principal, workflow, followed, first_row, streaming=True)
             return self._event_stream(shown, self._response_events(shown, after, None))
         if run is not None or await in_worker(partial(self._runs.runs_elsewhere, session)):
             return JSONResponse(_response_head(workflow, name, "in_progress", None))
         ended = StoredRun(principal, workflow, session, first_row)
-        return JSONResponse(await in_worker(partial(_response_of, ended, None)))
+        return JSONResponse(await in_worker(partial(_stored_body, ended, name)))
 
     async def _cancel_response(self, request: Request) -> Response:
         name = request.path_params["id"]
@@ -364,9 +364,7 @@ class OpenAIRoutes:
                     yield _numbered({**delta, "logprobs": []}, FIRST_SEQUENCE - 1 + n_chars)
             body = await in_worker(partial(_response_of, run, previous))
         except (Conflict, RunFailed) as exc:
-            error = {"code": "server_error", "message": str(exc)}
-            body = {**head, "status": "failed", "error": error}
-            failed = {"type": "response.failed", "response": body}
+            failed = {"type": "response.failed", "response": _failed_body(head, exc)}
             yield _numbered(failed, FIRST_SEQUENCE + n_chars)
             return
         for number, closed in enumerate(_closing(body, place)):
@@ -434,7 +432,7 @@ class OpenAIRoutes:
             raise wire.WireError(str(exc), param="input") from exc
         except ProviderError as exc:
             raise wire.WireError(
-                f"the model of the embeddings failed: {exc}"[:MAX_PROBLEM_CHARS],
+                f"the model of the embeddings failed: {exc}"[:MAX_ERROR_CHARS],
                 status=502,
                 kind="server_error",
                 code="provider_failed",
@@ -589,7 +587,12 @@ async def _disconnected(request: Request) -> None:
 
 
 def answer_of(session: Session) -> RunAnswer:
-    """Return the answer of a run that has ended or waits; blocks."""
+    """Return the answer of a run that has ended or waits; blocks.
+
+    Raises:
+        RunFailed: It is stored as one that failed.
+    """
+    require_no_failure(session)
     outcome = session.outcome
     answer = plain_answer(session)
     if answer is not None and not isinstance(answer, str):
@@ -597,12 +600,16 @@ def answer_of(session: Session) -> RunAnswer:
     else:
         text = answer or session.text()
     match outcome:
-        case Cancelled():
-            return RunAnswer(text, "stop", "cancelled", None)
+        case Cancelled() | NeedsDecision(calls=()):  # the latter was cut off with its process
+            return RunAnswer(text_of(session, 0), "stop", "cancelled", None)
         case NeedsInput():
             if client_calls(session):
                 return RunAnswer(text, "tool_calls", "completed", None)
             problem = outcome.question
+        case NeedsApproval(calls=()):
+            problem = (
+                "(The run can go on: give its id as `previous_response_id`, and an empty input.)"
+            )
         case NeedsApproval() | NeedsDecision():
             problem = (
                 "(The run waits until somebody allows or decides about these tool calls where the "
@@ -633,6 +640,19 @@ def _response_of(run: ServedRun, previous: str | None) -> dict[str, Any]:
     details = {"reason": "max_output_tokens"} if answer.status == "incomplete" else None
     usage = wire.usage_of_response(run.usage)
     return {**head, "output": output, "incomplete_details": details, "usage": usage}
+
+
+def _stored_body(run: ServedRun, name: str) -> dict[str, Any]:
+    """Return a stored response, also of a run that failed; blocks."""
+    try:
+        return _response_of(run, None)
+    except RunFailed as exc:
+        return _failed_body(_response_head(run.request.workflow, name, "failed", None), exc)
+
+
+def _failed_body(head: Mapping[str, Any], error: Exception) -> dict[str, Any]:
+    problem = {"code": "server_error", "message": str(error)}
+    return {**head, "status": "failed", "error": problem}
 
 
 def _closing(body: Mapping[str, Any], place: Mapping[str, Any]) -> list[dict[str, Any]]:

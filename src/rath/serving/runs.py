@@ -17,7 +17,14 @@ from rath._async.runtime import await_future, runtime
 from rath._core.dataclasses import dataclass
 from rath.errors import PersistenceError, SessionBusy, SessionChanged
 from rath.flow.agent import CallerOptions, adding
-from rath.flow.serving.calls import RunningCall, SessionOwner, end_run, outcome_note, runs_elsewhere
+from rath.flow.serving.calls import (
+    MAX_ERROR_CHARS,
+    RunningCall,
+    SessionOwner,
+    end_run,
+    outcome_note,
+    runs_elsewhere,
+)
 from rath.flow.tool.base import FlowToolCall
 from rath.flow.tool.mcp_adapter import require_fit
 from rath.flow.workflow import Workflow
@@ -242,13 +249,20 @@ class StoredRun(ServedRun):
         workflow: That made it.
         session: The session; one that another process makes is followed.
         first_row: Index of the first row of its answer.
+        streaming: Whether its answer is all of its texts, and not the last one.
     """
 
     def __init__(
-        self, principal: Principal, workflow: str, session: Session, first_row: int = 0
+        self,
+        principal: Principal,
+        workflow: str,
+        session: Session,
+        first_row: int = 0,
+        *,
+        streaming: bool = False,
     ) -> None:
         super().__init__(
-            RunRequest(principal=principal, workflow=workflow, streaming=first_row > 0)
+            RunRequest(principal=principal, workflow=workflow, streaming=streaming or first_row > 0)
         )
         self.begin(lambda: session)
         self.first_row = first_row
@@ -272,7 +286,7 @@ def run_error(error: Exception) -> RunFailed | Conflict:
         case SessionChanged():
             return SessionInUse(f"another run has gone on with session {error.session}; try again")
         case _:
-            return RunFailed(f"the run failed: {type(error).__name__}: {error}"[:4_000])
+            return RunFailed(f"the run failed: {type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
 
 
 def added_usage(one: RathLLMTokenUsage, other: RathLLMTokenUsage) -> RathLLMTokenUsage:
@@ -515,9 +529,9 @@ class Runs:
                 run.first_row = len(stored.partial_table) + len(request.rows)
                 return workflow(stored.merge(self._first_session(request)))
             elif request.rows:
-                note = outcome_note(stored) or "its run was cancelled"
                 raise Conflict(
-                    f"session {stored.id} cannot take a message before its run goes on: {note}"
+                    f"session {stored.id} cannot take a message before its run goes on, with an "
+                    f"empty input: {outcome_note(stored)}"
                 )
             run.first_row = len(stored.partial_table)
             return workflow.resume(stored, store=self.store, cancelled="go_on")
@@ -667,6 +681,18 @@ async def stream_text(run: ServedRun) -> AsyncGenerator[str]:
 
 def _is_born_in(row: ChunkRow, session: Session) -> bool:
     return row.id is not None and row.id.session == session.id
+
+
+def require_no_failure(session: Session) -> None:
+    """Raise where a stored session is that of a run that failed; blocks.
+
+    Raises:
+        RunFailed: It is.
+    """
+    unfinished = session.core.body.result().unfinished
+    failure = None if unfinished is None else unfinished.failure
+    if failure is not None and failure.how == "failed":
+        raise RunFailed(f"the run failed: {failure.error}"[:MAX_ERROR_CHARS])
 
 
 def text_of(session: Session, first_row: int) -> str:

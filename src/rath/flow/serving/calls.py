@@ -466,6 +466,8 @@ def outcome_note(session: Session) -> str:
             return f"(the run was not done after {seconds:g} s)"
         case Cancelled():
             return "(the run was cancelled)"
+        case NeedsDecision(calls=()):
+            return "(the run failed, or was cut off)"
         case NeedsApproval() | NeedsInput() | NeedsDecision():
             return _waiting(session, outcome)
         case _:
