@@ -197,6 +197,7 @@ def same_key(_: object) -> str:
 
 BAD: list[tuple[Iterable[object], dict[str, object], str]] = [
     (["a", "a"], {"key": same_key}, "two items have the key 'k'"),
+    (["a"], {"key": lambda _: "\ud800"}, "half of a surrogate pair"),
     ([{"x": 1}], {"key": "id"}, "no 'id' to be its key"),
     (["a"], {"concurrency": 0}, "concurrency must be a whole number"),
     (["a"], {"retries": -1}, "retries must be a whole number"),

@@ -21,6 +21,7 @@ from uuid import UUID, uuid4, uuid5
 
 from rath._async.deferred import Deferred
 from rath._core import html
+from rath._core.text import valid_unicode
 from rath.data import member_of, session_of
 from rath.errors import JobError
 from rath.flow.compile import CompiledWorkflow
@@ -494,12 +495,16 @@ def _is_workflow(value: object) -> TypeGuard[Workflow]:
 def _key_of(item: object, index: int, key: str | Callable[[Any], object] | None) -> str:
     if key is None:
         return str(index)
-    if callable(key):
-        return str(key(item))
-    found = member_of(item, key)
-    if found is None:
+    found = key(item) if callable(key) else member_of(item, key)
+    if found is None and not callable(key):
         raise ValueError(f"item {index} has no {key!r} to be its key: {item!r:.80}")
-    return str(found)
+    name = str(found)
+    if valid_unicode(name) != name:
+        raise ValueError(
+            f"the key {name!r:.80} of item {index} has half of a surrogate pair, which is no "
+            "Unicode text; give another key"
+        )
+    return name
 
 
 def _session_of(item: object, name: str, session: Callable[[Any], Session] | None) -> Session:
