@@ -11,6 +11,8 @@ import httpx2
 import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from rath._async.runtime import runtime
 from rath.flow import Agent
@@ -72,6 +74,17 @@ def test_a_principal_calls_a_workflow_and_goes_on_with_its_session(served: Serve
     first = served.call(served.one, "hello")
     second = served.call(served.one, "again", session_id=first["session_id"])
     assert (first["text"], second["text"]) == ("you said hello", "you said again")
+
+
+def test_a_mounted_application_serves_its_tool(tmp_path: Path) -> None:
+    options = ServerOptions(
+        tokens=TokenFile(tmp_path / "tokens.json"), store=FileStore(tmp_path / "sessions")
+    )
+    team = Agent("x", ScriptedClient([echo] * 2).provider, system_tools=False)
+    outer = Starlette(routes=[Mount("/agents", asgi({"team": team}, options))])
+    with listening(outer) as url:
+        answers = [asked(f"{url}/agents/mcp/team", "any", each) for each in ("hello", "again")]
+    assert [each["text"] for each in answers] == ["you said hello", "you said again"]
 
 
 def test_sessions_of_others_are_not_there(served: Served, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -85,6 +86,50 @@ class LimitedCalls(Calls):
                 await in_worker(partial(self._limits.write_spending, self._principal))
 
 
+class Started:
+    """Starts what serves before its first request, where no lifespan has done so.
+
+    An application that is mounted in another one is not told of its start. What is started then
+    ends with the event loop.
+
+    Args:
+        app: What is behind.
+        start: Starts it.
+    """
+
+    def __init__(self, app: ASGIApp, start: Start) -> None:
+        self._app = app
+        self._start = start
+        self._ready: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[None]:
+        """Serve as long as the context lasts."""
+        async with self._start():
+            self._ready = asyncio.get_running_loop().create_future()
+            self._ready.set_result(None)
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on once it is started."""
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._serve(self._ready))
+        await asyncio.shield(self._ready)
+        await self._app(scope, receive, send)
+
+    async def _serve(self, ready: asyncio.Future[None]) -> None:
+        try:
+            async with self._start():
+                ready.set_result(None)
+                await asyncio.Event().wait()
+        except Exception as exc:  # noqa: BLE001  # whoever waits for the start is told
+            self._ready = None
+            if not ready.done():
+                ready.set_exception(exc)
+
+
 def mcp_routes(runs: Runs, options: ServerOptions) -> tuple[list[BaseRoute], Start]:
     """Return the routes of all workflows, and what serves them.
 
@@ -113,9 +158,10 @@ def mcp_routes(runs: Runs, options: ServerOptions) -> tuple[list[BaseRoute], Sta
         )
         for route in app.routes:
             if isinstance(route, Route):
-                route.app = Allowed(route.app, name)
+                started = Started(route.app, partial(app.router.lifespan_context, app))
+                route.app = Allowed(started, name)
+                starts.append(started.lifespan)
         routes += app.routes
-        starts.append(partial(app.router.lifespan_context, app))
         all_calls.append(principals)
 
     @asynccontextmanager
