@@ -17,7 +17,7 @@ import pytest
 from rath import flow
 from rath.errors import JobError, SessionBusy
 from rath.jobs.engine import job_id, run_id
-from rath.jobs.job import Job
+from rath.jobs.job import Job, retry_job
 from rath.jobs.record import attempts_of, load_job, starts_of
 from rath.session import Session
 from rath.session.outcome import Completed, NeedsApproval
@@ -78,6 +78,16 @@ def test_an_item_that_fails_loses_no_other_and_its_errors_stay(store: FileStore)
     assert [item.state for item in retried.synchronize().items] == ["done", "done"]
     assert retried.items[0].attempts == 4
     assert len(retried.items[0].errors) == 3
+
+
+def test_a_stored_session_is_an_input_that_the_store_has(store: FileStore) -> None:
+    first = agent("one")(hello())
+    first.save(store=store)
+    given = Session.load(first.id, store=store)
+    flow.map(agent(ValueError("no")), [given], retries=0, job="j", store=store).synchronize()
+    retried = retry_job(agent("good"), "j", store).synchronize()
+    assert [item.state for item in retried.items] == ["done"]
+    assert retried.items[0].input.rows == given.rows
 
 
 def test_a_second_start_leaves_what_failed(store: FileStore) -> None:
@@ -195,9 +205,13 @@ def same_key(_: object) -> str:
     return "k"
 
 
+def half_a_pair(_: object) -> str:
+    return "\ud800"
+
+
 BAD: list[tuple[Iterable[object], dict[str, object], str]] = [
     (["a", "a"], {"key": same_key}, "two items have the key 'k'"),
-    (["a"], {"key": lambda _: "\ud800"}, "half of a surrogate pair"),
+    (["a"], {"key": half_a_pair}, "half of a surrogate pair"),
     ([{"x": 1}], {"key": "id"}, "no 'id' to be its key"),
     (["a"], {"concurrency": 0}, "concurrency must be a whole number"),
     (["a"], {"retries": -1}, "retries must be a whole number"),

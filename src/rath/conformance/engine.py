@@ -44,11 +44,11 @@ from rath.conformance.engine_program import (
     mend,
     release,
 )
-from rath.jobs.driver import input_of
 from rath.jobs.engine import Engine, ItemEvent, JobSpec, WorkItem, find_engine, job_id, run_id
 from rath.session.loading import save_many
 from rath.session.log.store import SessionStore, open_store
 from rath.session.outcome import Cancelled, Completed, NeedsApproval
+from rath.session.run.stored_programs import input_of
 from rath.session.session import Session
 
 __all__ = [

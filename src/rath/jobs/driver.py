@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from decimal import Decimal
 from functools import partial
 from typing import Literal, TypeAlias, cast
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from msgspec.structs import replace as replace_struct
 
@@ -295,6 +295,9 @@ class JobDriver:
         for session in given:
             await session.core.body
         if not self._engine.is_local:
+            # Loaded here, since most jobs stay in this process.
+            from rath.session.run.stored_programs import input_of  # noqa: PLC0415
+
             given = [input_of(item.run, each) for item, each in zip(items, given, strict=True)]
             await runtime().call_in_worker(partial(save_many, given, store=self._spec.store))
         return [
@@ -394,15 +397,3 @@ class JobDriver:
             else:
                 self.ready += [each for each in self._plan.items if each.has_ended]
             self.news.notify_all()
-
-
-def input_of(run: UUID, session: Session) -> Session:
-    """Return the session with which the run of an item begins, under the id it has in a store."""
-    return Session.from_body(
-        session.core.body,
-        session.provenance.copied_from(session.id),
-        id=uuid5(run, "input"),
-        placement=session.core.placement.share(),
-        provider=session.provider,
-        lineage=session.lineage,
-    )

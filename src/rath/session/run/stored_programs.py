@@ -458,6 +458,20 @@ def program_of(
     return Program(session, stored, cancelled=cancelled)
 
 
+def input_of(run: UUID, session: Session) -> Session:
+    """Return the session with which the run of a key begins, under the id it has in a store."""
+    cell = session.core.body
+    return Session.from_body(
+        # What is stored is known by its cell; this one is stored under an id of its own.
+        Deferred.of(cell.result()) if cell.done() else cell,
+        session.provenance.copied_from(session.id),
+        id=uuid5(run, "input"),
+        placement=session.core.placement.share(),
+        provider=session.provider,
+        lineage=session.lineage,
+    )
+
+
 def keyed_program(
     session: Session,
     run: UUID | str,
@@ -496,14 +510,7 @@ def keyed_program(
     # What a run begins with is stored before all else of it.
     stored.is_empty = root is None
     if root is None:
-        root = Session.from_body(
-            session.core.body,
-            session.provenance.copied_from(session.id),
-            id=root_id,
-            placement=session.core.placement.share(),
-            provider=session.provider,
-            lineage=session.lineage,
-        )
+        root = input_of(run, session)
     else:
         _check_same_input(run, root, session)
         here, there = session.core.placement, root.core.placement
