@@ -32,7 +32,7 @@ class Elsewhere:
         self.home = home
         self.n_begun = 0
         self.may_end = threading.Event()
-        tool = FunctionTool("work", self._work)
+        self.tool = tool = FunctionTool("work", self._work)
         tool.approval = "always"
         script = ScriptedClient([tool_call("work"), "done"])
         self.agent = Agent("x", script.provider, [tool], system_tools=False, description="Works.")
@@ -150,6 +150,25 @@ def test_an_interrupt_of_what_runs_elsewhere_is_a_conflict(held: Held) -> None:
 def test_a_tool_call_for_what_runs_elsewhere_is_refused(held: Held) -> None:
     answer = asked(f"{held.url}/mcp/team", "any", "", session_id=held.session_id)
     assert (answer["outcome"], "in use" in answer["text"]) == ("refused", True)
+
+
+def test_a_response_in_the_background_of_another_server_is_in_progress(tmp_path: Path) -> None:
+    elsewhere = Elsewhere(tmp_path)
+    elsewhere.tool.approval = "never"
+    with listening(elsewhere.app()) as other, listening(elsewhere.app()) as url:
+        with client(other) as using:
+            begun = using.responses.create(model="team", input="hello", background=True)
+        wait_until(lambda: elsewhere.n_begun == 1)
+        try:
+            with client(url) as using:
+                assert using.responses.retrieve(begun.id).status == "in_progress"
+                with pytest.raises(openai.ConflictError, match="another process"):
+                    using.responses.cancel(begun.id)
+                elsewhere.may_end.set()
+                wait_until(lambda: using.responses.retrieve(begun.id).status == "completed")
+                assert using.responses.retrieve(begun.id).output_text == "done"
+        finally:
+            elsewhere.may_end.set()
 
 
 def test_a_task_that_goes_on_elsewhere_still_waits(tmp_path: Path) -> None:

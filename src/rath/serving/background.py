@@ -16,7 +16,14 @@ from rath.jobs.job import Job
 from rath.jobs.job import map as start_job
 from rath.jobs.record import load_job
 from rath.serving.principals import Principal
-from rath.serving.runs import Conflict, RunRequest, Runs, UnknownSession, in_worker
+from rath.serving.runs import (
+    Conflict,
+    RunRequest,
+    Runs,
+    SessionInUse,
+    UnknownSession,
+    in_worker,
+)
 from rath.session import Session
 from rath.session.chunk import ChunkTable
 from rath.session.outcome import Cancelled, Suspended
@@ -28,6 +35,14 @@ MAX_ENDED_JOBS = 1_000
 
 END_SECONDS = 2.0
 """How long a cancelled job may take to end before the client is answered."""
+
+
+class _RunsElsewhere(Exception):
+    """Another process has the job of a run."""
+
+    def __init__(self, workflow: str) -> None:
+        super().__init__(workflow)
+        self.workflow = workflow
 
 
 class BackgroundRuns:
@@ -69,7 +84,10 @@ class BackgroundRuns:
         Raises:
             UnknownSession: The principal has no such run.
         """
-        name, job = await in_worker(partial(self._job, principal, number))
+        try:
+            name, job = await in_worker(partial(self._job, principal, number))
+        except _RunsElsewhere as exc:
+            return exc.workflow, "in_progress", None
         item = job.items[0]
         if job.session.is_pending:
             return name, "in_progress", None
@@ -85,8 +103,14 @@ class BackgroundRuns:
 
         Raises:
             UnknownSession: The principal has no such run.
+            SessionInUse: Another process carries it out.
         """
-        _, job = await in_worker(partial(self._job, principal, number))
+        try:
+            _, job = await in_worker(partial(self._job, principal, number))
+        except _RunsElsewhere:
+            raise SessionInUse(
+                f"response {number} is made by another process of this server; wait for its end"
+            ) from None
         job.cancel()
         with contextlib.suppress(Exception):  # what came of it is read from the job
             await asyncio.wait_for(_ended(job), END_SECONDS)
@@ -156,6 +180,8 @@ class BackgroundRuns:
         job = self._jobs.get(job_id(name))
         if job is not None or load_job(store, name) is None:
             return job
+        if store.is_being_written(job_id(name)):
+            raise _RunsElsewhere(workflow)
         session = load_stored(uuid5(run_id(job_id(name), "0", 0), "input"), store)
         if session is None:
             return None
