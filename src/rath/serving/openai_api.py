@@ -227,8 +227,8 @@ class OpenAIRoutes:
         rest = answer.text if n_chars == 0 else answer.problem
         if rest:
             yield _event(wire.chat_chunk(head, {"content": rest}), str(n_chars))
-        calls = await in_worker(partial(client_calls, session))
-        if calls:
+        if answer.finish_reason == "tool_calls":
+            calls = await in_worker(partial(client_calls, session))
             called = wire.chat_calls(session.id, calls)
             numbered = [{"index": number, **call} for number, call in enumerate(called)]
             yield _event(wire.chat_chunk(head, {"tool_calls": numbered}), str(n_chars))
