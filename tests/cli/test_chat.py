@@ -249,6 +249,13 @@ class FullDisk:
         self._fsync(file)
 
 
+def test_a_script_learns_that_its_last_turn_failed(rath: Rath, team: Team) -> None:
+    team("'one'", "ValueError('the model is ill')")
+    rath("chat", "team:team", input="first\nsecond\n\n", ends=1, err="the model is ill")
+    team("ValueError('the model is ill')", "'two'")
+    rath("chat", "team:team", input="first\nsecond\n", ends=0, err="the model is ill")
+
+
 def test_a_full_disk_loses_nothing_of_a_chat(
     team: Team,
     sessions: Path,

@@ -137,9 +137,11 @@ def chat(
     with _recorded(session, store) as (opened, before):
         chatting = Chat(program, workflow, opened, before, store_url=store, sandbox=sandbox)
         note(f"each turn is recorded in {opened.where}; /help lists the commands, Ctrl-D ends")
-        chatting.loop()
+        is_done = chatting.loop()
         if chatting.session is not None:
             note(f"to continue: {chatting.command_for(chatting.session)}")
+    if not is_done and not sys.stdin.isatty():
+        raise typer.Exit(Exit.WORLD)  # for a script, which reads no message
 
 
 @contextmanager
@@ -319,21 +321,27 @@ class Chat:
         program = "" if self._workflow is None else f"{shlex.quote(self._workflow)} "
         return f"rath chat {program}{store_option(self._store_url)}--session {session.id}"
 
-    def loop(self) -> None:
-        """Read what the user says and answer it, until the input ends."""
+    def loop(self) -> bool:
+        """Read what the user says and answer it; return whether the last of it was carried out."""
+        is_done = True
         if self.session is not None and isinstance(self.session.outcome, Suspended):
             self._settle(self.session)
         while (text := _read_line()) is not None:
+            if not text:
+                continue
+            is_done = False
             try:
                 if text.startswith("/"):
                     if not self._command(text):
-                        return
-                elif text:
+                        return True
+                else:
                     self._turn(text)
+                is_done = True
             except KeyboardInterrupt:
                 note("cancelled; the conversation is as before. Ctrl-D ends it")
             except (CommandError, RathError, OSError) as exc:
                 complain(f"{exc}\nthe conversation is as before")
+        return is_done
 
     def _turn(self, text: str) -> None:
         user = _user_session(self.session, text, self._sandbox)
