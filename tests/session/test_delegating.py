@@ -120,5 +120,5 @@ def failed() -> Session:
 
 
 def test_another_task_at_the_same_place_is_refused() -> None:
-    with pytest.raises(ResumeMismatch, match="the task differs"):
+    with pytest.raises(ResumeMismatch, match="the task is another one"):
         Handing("look elsewhere", "found").resume(failed())

@@ -154,7 +154,7 @@ def test_a_program_that_runs_again_says_the_same(tmp_path: Path) -> None:
         "and now?",
         "two",
     ]
-    with pytest.raises(ResumeMismatch, match="what the user says differs"):
+    with pytest.raises(ResumeMismatch, match="what the user says is another one"):
         Interview("or else?", "two").resume(failed())
     key, store = "interview", FileStore(tmp_path)
     start = Session.from_user_message("go")

@@ -396,7 +396,7 @@ def test_a_forked_child_starts_a_runtime_of_its_own() -> None:
 def test_what_a_forked_child_drops_stays_open_for_its_parent() -> None:
     said = output_of("""
         import os, sys, warnings
-        from rath._async.plane import Handle, Lease, Plane
+        from rath._async.plane import Handle, HandleLease, Plane
 
         class Rooms(Plane):
             async def aopen(self, spec):
@@ -407,7 +407,7 @@ def test_what_a_forked_child_drops_stays_open_for_its_parent() -> None:
 
         parent = os.getpid()
         handle = Handle(Rooms())
-        lease = Lease(handle.ensure_open())
+        lease = HandleLease(handle.ensure_open())
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
         child = os.fork()
         if child == 0:

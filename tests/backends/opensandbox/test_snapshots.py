@@ -136,7 +136,7 @@ def test_frozen_files_that_cannot_be_looked_at_say_so(remote: Remote) -> None:
         content_of(frozen, "a.txt")
     put(remote.sandbox, "a.txt", "y")
     remote.server.inject("GET", "/files/info", refused)
-    with pytest.raises(BackendError, match=r"cannot be read: .*no more processes"):
+    with pytest.raises(BackendError, match=r"cannot be read from the server: .*no more processes"):
         content_of(frozen, "a.txt")
 
 
