@@ -33,7 +33,7 @@ MAX_NAMED_PATHS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class FileEntries:
+class SessionFileEntries:
     """Record entries of one session, for its changes of files."""
 
     entries: tuple[Entry, ...]
@@ -46,18 +46,18 @@ class FileEntries:
 
 def history_of(
     record: Iterable[Entry], unfinished: Unfinished | None, *, is_there: bool
-) -> FileEntries:
+) -> SessionFileEntries:
     """Return the record entries of a session, with the results of a round that was cut off."""
     entries = tuple(record)
     if unfinished is None:
-        return FileEntries(entries, is_there, has_open_calls=False)
+        return SessionFileEntries(entries, is_there, has_open_calls=False)
     known = {entry.id for entry in entries}
     results = (each.run for each in unfinished.results if each.run.id not in known)
     is_open = any(each.effects != "read_only" for each in unfinished.intents)
-    return FileEntries((*entries, *results), is_there, is_open)
+    return SessionFileEntries((*entries, *results), is_there, is_open)
 
 
-def file_steps(histories: Sequence[FileEntries]) -> list[Step]:
+def file_steps(histories: Sequence[SessionFileEntries]) -> list[Step]:
     """Return the steps that led to the files of a workspace that several sessions share, in order.
 
     Raises:
@@ -100,7 +100,7 @@ class WorkspaceFiles:
     """The files of one workspace as the records of its sessions tell them; see `RecordedFiles`."""
 
     mode: WorkspaceMode
-    histories: Callable[[], list[FileEntries]]
+    histories: Callable[[], list[SessionFileEntries]]
     """All that is known by now; those of sessions in the workspace are marked."""
 
     def check(self, stored: StoredWorkspace, backend: str, directory: str) -> None:
@@ -242,7 +242,7 @@ def _expected(changes: Iterable[FileEffect]) -> dict[str, str | None]:
     return expected
 
 
-def _left_by(histories: Iterable[FileEntries]) -> dict[str, set[str]]:
+def _left_by(histories: Iterable[SessionFileEntries]) -> dict[str, set[str]]:
     """Return the contents that calls have left, by path."""
     left: dict[str, set[str]] = {}
     for history in histories:
@@ -311,4 +311,4 @@ def _check_start(
         missing["."] = "the files with which it began are not those of their digest"
 
 
-__all__ = ["FileEntries", "WorkspaceFiles", "history_of"]
+__all__ = ["SessionFileEntries", "WorkspaceFiles", "history_of"]

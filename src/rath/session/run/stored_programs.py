@@ -18,7 +18,7 @@ from rath.errors import PersistenceError, ResumeMismatch, SessionDamaged
 from rath.session.bindings import Placement, StoredSandbox, WorkspaceMode
 from rath.session.body import Body
 from rath.session.chunk import ChunkTable, differing_row
-from rath.session.files.rebuild import FileEntries, WorkspaceFiles, history_of
+from rath.session.files.rebuild import SessionFileEntries, WorkspaceFiles, history_of
 from rath.session.graph.recording import Edge, Provenance
 from rath.session.loading import remember_loaded, session_of
 from rath.session.log.ancestors import begin, open_logs_of, started_sessions, writers_of
@@ -127,11 +127,11 @@ class StoredSource:
             self._sandboxes[stored.id] = sandbox
         return sandbox
 
-    def _histories(self, workspace: UUID) -> list[FileEntries]:
+    def _histories(self, workspace: UUID) -> list[SessionFileEntries]:
         """Return what is recorded of files, with those first that work in a workspace."""
         with self._busy:
             found = list(self._sessions.values())
-        histories: list[FileEntries] = []
+        histories: list[SessionFileEntries] = []
         for session in found:
             body = session.core.body.latest
             if body is not None:
