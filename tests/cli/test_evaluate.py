@@ -101,7 +101,7 @@ def test_a_wrong_call_is_told(args: tuple[str, ...], problem: str) -> None:
 @pytest.mark.parametrize(
     ("made", "kind"), [("3", "int"), ("rath.Agent('You answer.', rath.Provider())", "Agent")]
 )
-def test_what_is_no_suite_is_told(
+def test_an_object_that_is_no_suite_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, kind: str
 ) -> None:
     file = tmp_path / "suite_none.py"

@@ -66,7 +66,7 @@ def test_who_has_decided_is_not_told(tmp_path: Path, first: str, variables: dict
 
 
 @pytest.mark.parametrize("is_recorded", ["true", "false"])
-def test_who_has_decided_in_the_config_is_not_told(tmp_path: Path, is_recorded: str) -> None:
+def test_the_notice_is_silent_where_the_config_decides(tmp_path: Path, is_recorded: str) -> None:
     (tmp_path / "rath").mkdir()
     text = f'{{"sessions": {{"persist": {is_recorded}}}}}'
     config = tmp_path / "rath" / "config.json"

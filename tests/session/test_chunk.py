@@ -251,7 +251,7 @@ def _types(value: Any) -> set[type[Any]]:
     ],
     ids=["more rows", "far into a row", "a key", "long"],
 )
-def test_the_first_row_that_differs_is_shown_in_short(
+def test_the_first_differing_row_is_shortened(
     before: list[str], now: list[str], expected: tuple[str, str]
 ) -> None:
     shown = differing_row(map(system_text_chunk, before), map(system_text_chunk, now))

@@ -35,7 +35,7 @@ def client(server: ChatServer) -> RathLocalChatClient:
     return RathLocalChatClient(Provider(), sleep=NoSleep(), serve=lambda _: endpoint)
 
 
-def said(response: RathLLMChatResponse) -> tuple[str | None, list[tuple[str, str]], str]:
+def outcome_of(response: RathLLMChatResponse) -> tuple[str | None, list[tuple[str, str]], str]:
     choice = response.primary_choice
     calls = choice.message.tool_calls or ()
     found = [(call.function.name, call.function.arguments) for call in calls]
@@ -53,11 +53,11 @@ def test_an_answer_that_is_a_call_makes_it(
     server: ChatServer, client: RathLocalChatClient, text: str
 ) -> None:
     server.queue(replies.completion(text))
-    assert said(exchange(client, OFFERED).response) == AS_A_CALL
+    assert outcome_of(exchange(client, OFFERED).response) == AS_A_CALL
     server.queue(replies.text_stream(*text))
     deltas: list[RathLLMStreamDelta] = []
     streamed = exchange(client, OFFERED, on_delta=deltas.append)
-    assert said(streamed.response) == AS_A_CALL
+    assert outcome_of(streamed.response) == AS_A_CALL
     assert not any(delta.content_delta for delta in deltas)
     evidence = streamed.evidence
     assert (evidence.finish_reason, evidence.finish_reason_raw) == ("tool_calls", "stop")
@@ -81,12 +81,12 @@ def test_any_other_answer_stays_a_text(
     server: ChatServer, client: RathLocalChatClient, text: str
 ) -> None:
     server.queue(replies.completion(text))
-    assert said(exchange(client, OFFERED).response) == (text, [], "stop")
+    assert outcome_of(exchange(client, OFFERED).response) == (text, [], "stop")
     half = len(text) // 2
     server.queue(replies.text_stream(text[:half], text[half:]))
     deltas: list[RathLLMStreamDelta] = []
     streamed = exchange(client, OFFERED, on_delta=deltas.append)
-    assert said(streamed.response) == (text, [], "stop")
+    assert outcome_of(streamed.response) == (text, [], "stop")
     assert "".join(delta.content_delta or "" for delta in deltas) == text
 
 
@@ -101,17 +101,17 @@ def test_text_before_a_real_call_is_not_lost(
         )
     )
     streamed = exchange(client, OFFERED, on_delta=lambda _: None)
-    assert said(streamed.response) == ("{so", [("word_count", "{}")], "tool_calls")
+    assert outcome_of(streamed.response) == ("{so", [("word_count", "{}")], "tool_calls")
 
 
 def test_json_that_was_asked_for_stays_a_text(
     server: ChatServer, client: RathLocalChatClient
 ) -> None:
-    assert said(exchange(client, OFFERED).response) == AS_A_CALL
-    assert said(exchange(client, ask(model=None)).response) == (CALL, [], "stop")
+    assert outcome_of(exchange(client, OFFERED).response) == AS_A_CALL
+    assert outcome_of(exchange(client, ask(model=None)).response) == (CALL, [], "stop")
     server.queue(replies.text_stream(CALL))
     streamed = exchange(client, ask(model=None), on_delta=lambda _: None)
-    assert said(streamed.response) == (CALL, [], "stop")
+    assert outcome_of(streamed.response) == (CALL, [], "stop")
 
 
 def test_a_name_that_is_no_text_is_no_call() -> None:
