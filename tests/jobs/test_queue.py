@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from rath.jobs.engine import (
     job_id,
     run_id,
 )
-from rath.jobs.queue_database import QueueDatabase
+from rath.jobs.queue_database import TABLES_LOCK, QueueDatabase
 from rath.session.persistence.store import open_store
 from rath.session.persistence.store.postgres import postgres_store
 from tests.support.job_program import (
@@ -557,6 +558,30 @@ def test_tables_of_an_earlier_procrastinate_are_upgraded(workers: Workers, tmp_p
     workers.start()
     assert [each.state for each in mapped(workers, counted_items(1, tmp_path))] == ["done"]
     assert content(workers.store, "SELECT migration FROM queue_version") == files[-1].name
+
+
+def test_tables_that_many_want_at_once_are_made_once(workers: Workers) -> None:
+    address = postgres_store(workers.store).address
+    databases = [QueueDatabase(address, "rath") for _ in range(4)]
+
+    async def open_all(release: Callable[[], object]) -> None:
+        opening = [asyncio.ensure_future(each.open()) for each in databases]
+        await asyncio.to_thread(wait_until, lambda: waiting_for_lock() == len(databases))
+        release()
+        for done in await asyncio.gather(*opening, return_exceptions=True):
+            assert done is None
+        for each in databases:
+            await each.close()
+
+    def waiting_for_lock() -> int:
+        query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        return int(content(workers.store, query))
+
+    with connected(workers.store) as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", (TABLES_LOCK,))
+        unlock = partial(connection.execute, "SELECT pg_advisory_unlock(%s)", (TABLES_LOCK,))
+        runtime().run(partial(open_all, unlock), label="a test")
+    assert content(workers.store, "SELECT count(*) FROM queue_version") == "1"
 
 
 def test_tables_of_a_later_version_are_refused(workers: Workers) -> None:

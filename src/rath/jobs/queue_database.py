@@ -41,7 +41,7 @@ TASK = "rath.item"
 """The name of procrastinate's task for an item."""
 
 TABLES_VERSION = 1
-_MAKING = 0x7261_7468_7175_6575
+TABLES_LOCK = 0x7261_7468_7175_6575
 """Key of the lock under which tables are made, any number that nobody else takes."""
 
 _MAKE = """
@@ -54,6 +54,10 @@ CREATE TABLE IF NOT EXISTS item_events (
 );
 CREATE INDEX IF NOT EXISTS item_events_driver ON item_events (driver);
 CREATE TABLE IF NOT EXISTS queue_version (version integer NOT NULL, migration text NOT NULL);
+"""
+# Not `to_regclass`: that may answer from before the wait for the lock under which tables are made.
+_HAS_TABLES = """
+SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'queue_version')
 """
 _WRITE = """
 WITH written AS (
@@ -210,7 +214,7 @@ class QueueDatabase:
             with self.address.connect() as connection:
                 if _is_older(self._version(connection)):
                     with connection.transaction():
-                        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MAKING,))
+                        connection.execute("SELECT pg_advisory_xact_lock(%s)", (TABLES_LOCK,))
                         _make_tables(connection, self._version(connection))
         except errors.InsufficientPrivilege as exc:
             raise EngineError(
@@ -234,7 +238,7 @@ class QueueDatabase:
         Raises:
             EngineError: A later version of rath or procrastinate has made them.
         """
-        row = connection.execute("SELECT to_regclass('queue_version') IS NOT NULL").fetchone()
+        row = connection.execute(_HAS_TABLES, (self.address.schema,)).fetchone()
         if row is None or not row[0]:
             return 0, ""
         found = connection.execute("SELECT version, migration FROM queue_version").fetchone()
