@@ -74,11 +74,13 @@ def test_a_run_is_streamed_and_recorded(rath: Rath, team: Team, sessions: Path) 
 
 
 def test_a_run_that_fails_names_its_record(rath: Rath, team: Team, sessions: Path) -> None:
-    team("ValueError('the model is ill')")
-    done = rath("run", "team:team", "hi", err="'team:team' raised ValueError: the model is ill\n")
+    team(ILL, ILL)
+    ill = "'team:team' raised ValueError: the model is ill\n"
+    done = rath("run", "team:team", "hi", ends=Exit.WORLD, err=ill)
     (failed,) = [each for each in FileStore(sessions).stamps() if str(each) in done.stderr]
     assert f"rath show {failed}; to try again: rath resume {failed} team:team\n" in done.stderr
     rath("show", str(failed), ends=0, out="failed")
+    rath("resume", str(failed), "team:team", ends=Exit.WORLD, err=ill)
 
 
 def test_a_tool_is_no_workflow(rath: Rath, team: Team) -> None:

@@ -20,7 +20,7 @@ from rath import autosave, flow
 from rath._async.deferred import Deferred
 from rath._core.vector import Vector
 from rath.cli.runs import load_workflow
-from rath.cli.terminal import Exit, Misuse
+from rath.cli.terminal import CommandError, Exit
 from rath.errors import PersistenceError, ProviderServerError
 from rath.session import Session
 from rath.session.outcome import Completed
@@ -425,8 +425,10 @@ def test_what_a_program_raises_is_reported_in_one_line(
 ) -> None:
     (program / "needy.py").write_text(f"{code}\n")
     sys.modules.pop("needy", None)
-    with pytest.raises(Misuse, match=f"'needy:{attribute}' raised {said}|'needy' raised {said}"):
+    said = f"'needy:{attribute}' raised {said}|'needy' raised {said}"
+    with pytest.raises(CommandError, match=said) as raised:
         load_workflow(f"needy:{attribute}")
+    assert raised.value.exit_code == Exit.WORLD
 
 
 def test_what_a_workflow_raises_when_it_goes_on_is_reported_in_one_line(
@@ -434,7 +436,7 @@ def test_what_a_workflow_raises_when_it_goes_on_is_reported_in_one_line(
 ) -> None:
     code = PROGRAM.replace("return self.worker(session)", "raise KeyError('mine')")
     (program / "crew.py").write_text(code)
-    done = rath("resume", cut_off, "crew:team", "--decide", "c=retry", ends=Exit.MISUSE)
+    done = rath("resume", cut_off, "crew:team", "--decide", "c=retry", ends=Exit.WORLD)
     assert re.search(r"'crew:team' raised KeyError: 'mine' \(.*crew.py:\d+\)", done.stderr)
     assert "Traceback" not in done.stderr
 

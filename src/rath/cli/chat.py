@@ -87,7 +87,7 @@ def run_workflow(
 ) -> None:
     """Run a workflow on a message, stream its answer, and record the run.
 
-    The exit status is 1 where the run waits for a person or was cancelled.
+    The exit status is 1 where the run fails, waits for a person or was cancelled.
     """
     program = load_workflow(workflow)
     text = _message(message)

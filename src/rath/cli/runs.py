@@ -81,7 +81,7 @@ def resume_session(
             return
         for text in decide or ():
             _decide(found, text)
-        with program_errors(workflow), misuse_on(ValueError), use_store(store) as opened:
+        with program_errors(workflow), use_store(store) as opened:
             done = go_on(program, found, opened, goes_on=goes_on, workspace=workspace).synchronize()
         _show_resumed(done, _waiting(done, store), store, as_json=as_json)
         if isinstance(done.outcome, Suspended):
@@ -311,7 +311,8 @@ def load_workflow(name: str) -> Workflow:
     The attribute is a workflow, or a class of one or a function that makes one without arguments.
 
     Raises:
-        Misuse: There is no such module or attribute, it is no workflow, or it raises something.
+        Misuse: There is no such module or attribute, or it is no workflow.
+        CommandError: It raises something.
     """
     found = load_object(name, "workflow; expected MODULE:ATTRIBUTE, such as agents:team")
     if callable(found) and isinstance(found, _MAKERS):
@@ -330,7 +331,8 @@ def load_object(name: str, expected: str) -> object:
         expected: What a name without one lacks, for the message.
 
     Raises:
-        Misuse: There is no such module or attribute, or the module raises something.
+        Misuse: There is no such module or attribute.
+        CommandError: The module raises something.
     """
     module_name, _, path = name.rpartition(":")
     if not module_name or not path:
@@ -361,7 +363,7 @@ def _module(name: str) -> ModuleType:
     try:
         with program_errors(name):
             found = importlib.import_module(module_name)
-    except Misuse as exc:
+    except CommandError as exc:
         lacks = exc.__cause__
         if not isinstance(lacks, ModuleNotFoundError) or lacks.name is None:
             raise
@@ -379,14 +381,15 @@ def program_errors(name: str) -> Generator[None]:
     """Tell in one line what a program raises, and where.
 
     Raises:
-        Misuse: It raised something that does not say itself what to do, or ended.
+        CommandError: It raised something that does not say itself what to do, or ended.
     """
     try:
         yield
     except (RathError, OSError, CommandError):
         raise
     except (Exception, SystemExit) as exc:  # programs of others raise anything; it is told
-        raise Misuse(f"{name!r} raised {type(exc).__name__}: {exc}{_place(exc)}") from exc
+        text = f"{name!r} raised {type(exc).__name__}: {exc}{_place(exc)}"
+        raise CommandError(text) from exc
 
 
 def _place(exc: BaseException) -> str:
