@@ -236,6 +236,19 @@ def test_what_another_program_decides_about_is_not_decided_twice(
     rath(again.removeprefix("rath "), input="", ends=0, out="Not paid.")
 
 
+@pytest.mark.parametrize("provider", [None, {"provider_kind": "opneai", "model": "m"}])
+def test_a_default_model_that_cannot_be_used_is_named(
+    rath: Rath, home: Path, provider: dict[str, str] | None
+) -> None:
+    llm = {"default_provider": "main", "providers": {"main": provider} if provider else {}}
+    config = home / ".openrath" / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text(json.dumps({"version": 1, "llm": llm}))
+    config.chmod(0o600)
+    said = "unknown provider_kind 'opneai'" if provider else "error: no LLM provider named 'main'."
+    rath("chat", input="hi\n", ends=Exit.WORLD, err=said)
+
+
 class FullDisk:
     """A disk that is full while the second of three messages is answered; and who types them."""
 

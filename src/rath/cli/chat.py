@@ -177,11 +177,14 @@ def _default_agent() -> Agent:
     """Return an agent on the default model, on that of the environment, or on the embedded one.
 
     Raises:
-        CommandError: None of them is there.
+        CommandError: None of them is there, or the config names one that cannot be used.
     """
     kind = kind_of_environment()
     if read_settings().at("llm.default_provider") is not None:
-        provider = Provider.from_config()
+        try:
+            provider = Provider.from_config()
+        except (KeyError, ValueError) as exc:
+            raise CommandError(str(exc.args[0])) from exc
     elif kind is not None:
         provider = Provider(provider_kind=kind)
     elif missing_packages(LLMProviderConfig(provider_kind="local")) is None:
