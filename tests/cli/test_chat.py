@@ -165,6 +165,18 @@ def test_undo_returns_to_the_turn_before(rath: Rath, team: Team, sessions: Path)
     assert sorted(rows) == [["first", "one", "second", "two"], ["first", "one", "third", "three"]]
 
 
+def test_undo_returns_to_a_turn_before_the_session_that_is_continued(
+    rath: Rath, team: Team, sessions: Path
+) -> None:
+    team("'one'", "'two'", "'three'")
+    rath("chat", "team:team", input="first\nsecond\n/fork\n/explain\n", ends=0)
+    (fork,) = [each for each in stored(sessions) if each.lineage_kind is LineageKind.OP_FORK]
+    said = "/undo\n/undo\nthird\n"
+    rath("chat", "team:team", "--session", str(fork.id), input=said, ends=0, out="three")
+    texts = [[row.payload["content"] for row in each.chunk_table] for each in stored(sessions)]
+    assert ["first", "one", "third", "three"] in texts
+
+
 def test_a_fork_leaves_the_session_as_it_is(rath: Rath, team: Team, sessions: Path) -> None:
     team("'one'", "'two'")
     rath("chat", "team:team", input="first\n/fork\nsecond\n", ends=0, err="stays as it is")
@@ -234,6 +246,53 @@ def test_what_another_program_decides_about_is_not_decided_twice(
     assert "nothing was added" in str(refused.value)
     assert str(refused.value).endswith(f"to go on from there: {again}")
     rath(again.removeprefix("rath "), input="", ends=0, out="Not paid.")
+
+
+class Interrupting:
+    """Input of a person who presses Ctrl-C at the first question, and then types lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = [*lines, ""]
+        self._is_first = True
+
+    def isatty(self) -> bool:
+        return False
+
+    def readline(self) -> str:
+        if self._is_first:
+            self._is_first = False
+            raise KeyboardInterrupt
+        return self._lines.pop(0)
+
+
+def test_ctrl_c_while_a_session_goes_on_keeps_the_chat(
+    rath: Rath,
+    team: Team,
+    sessions: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    team("'one'", "tool_call('pay', {'amount': 3}, id='c1')", "'two'")
+    rath("chat", "team:team", input="first\npay\nl\n", ends=0)
+    (*_, waiting) = stored(sessions)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", Interrupting("second\n", "/undo\n", "third\n"))
+        chat("team:team", session=str(waiting.id))
+    told = capfd.readouterr().err
+    assert "cancelled; the conversation is as before" in told
+    assert f"rath resume {waiting.id} MODULE:WORKFLOW" in told
+    texts = [[row.payload["content"] for row in each.chunk_table] for each in stored(sessions)]
+    assert ["first", "one", "third", "two"] in texts
+
+
+def test_a_turn_that_waited_is_undone_at_once(rath: Rath, team: Team, sessions: Path) -> None:
+    team("'one'", "tool_call('pay', {'amount': 3}, id='c1')", "'paid'", "'two'")
+    rath("chat", "team:team", input="first\npay\nl\n", ends=0)
+    (*_, waiting) = stored(sessions)
+    said = "y\n/undo\nthird\n"
+    rath("chat", "team:team", "--session", str(waiting.id), input=said, ends=0, out="two")
+    texts = [[row.payload["content"] for row in each.chunk_table] for each in stored(sessions)]
+    assert ["first", "one", "third", "two"] in texts
 
 
 @pytest.mark.parametrize("provider", [None, {"provider_kind": "opneai", "model": "m"}])

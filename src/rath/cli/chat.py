@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, cast, get_args
+from uuid import UUID
 
 import typer
 
@@ -47,6 +48,7 @@ from rath.session.calls.decisions import Choice
 from rath.session.chunk import readable_json
 from rath.session.content import AssistantTurn, ToolFeedback
 from rath.session.events import TextDelta
+from rath.session.graph import LineageKind
 from rath.session.log.store import SessionStore
 from rath.session.open_calls import OpenCall
 from rath.session.outcome import Cancelled, Suspended
@@ -56,6 +58,8 @@ from rath.session.scope import recording_scope
 
 _ASSISTANT = "You are a helpful assistant. Answer briefly."
 """Instructions of the agent that answers where no workflow is named."""
+
+_CANCELLED = "cancelled; the conversation is as before. Ctrl-D ends it"
 
 ProgramText = Annotated[
     str, typer.Argument(metavar="MODULE:WORKFLOW", help="The program; `agents:team` in agents.py.")
@@ -206,7 +210,9 @@ def _user_session(before: Session | None, text: str, sandbox: str | None) -> Ses
     """
     if before is not None and isinstance(before.outcome, Suspended):
         raise Misuse(
-            f"session {before.id} waits or was cancelled; `rath show {before.id}` says what for"
+            f"session {before.id} waits or was cancelled. What for: rath show {before.id}; to "
+            f"go on with it: rath resume {before.id} MODULE:WORKFLOW, with --go-on where it was "
+            "cancelled; in a chat, /undo returns to the turn before"
         )
     session = Session.from_user_message(text) if before is None else before.say(text)
     if sandbox is None:
@@ -328,7 +334,11 @@ class Chat:
         """Read what the user says and answer it; return whether the last of it was carried out."""
         is_done = True
         if self.session is not None and isinstance(self.session.outcome, Suspended):
-            self._settle(self.session)
+            try:
+                self._settle(self.session)
+                del self._turns[0]  # the same turn, before it went on
+            except KeyboardInterrupt:
+                note(_CANCELLED)
         while (text := _read_line()) is not None:
             if not text:
                 continue
@@ -341,7 +351,7 @@ class Chat:
                     self._turn(text)
                 is_done = True
             except KeyboardInterrupt:
-                note("cancelled; the conversation is as before. Ctrl-D ends it")
+                note(_CANCELLED)
             except (CommandError, RathError, OSError) as exc:
                 complain(f"{exc}\nthe conversation is as before")
         return is_done
@@ -433,6 +443,8 @@ class Chat:
     def undo(self, _: str) -> bool:
         """Return to the session before the last turn, or before the fork."""
         undone = self._last()
+        if len(self._turns) == 1 and (earlier := _session_before(undone)) is not None:
+            self._turns.insert(0, Session.load(earlier, store=self._store))
         self._turns.pop()
         own = [each for each in undone.record if isinstance(each, ToolRun) and each.file_effects]
         before = 0 if self.session is None else len(self.session.record)
@@ -464,6 +476,18 @@ class Chat:
         if self.session is None:
             raise CommandError("nothing was said yet")
         return self.session
+
+
+def _session_before(session: Session) -> UUID | None:
+    """Return the session before a fork or the last turn, None where that was the first one."""
+    edge = session.core.as_parent()
+    is_fork = session.lineage_kind is LineageKind.OP_FORK
+    while edge.provenance is not None and edge.provenance.parents:
+        is_next_turn = edge.provenance.kind is LineageKind.OP_INPUT
+        edge = edge.provenance.parents[0]
+        if is_fork or is_next_turn:
+            return edge.id
+    return None
 
 
 _COMMANDS: dict[str, Callable[[Chat, str], bool]] = {
