@@ -99,6 +99,15 @@ def test_a_directory_that_cannot_be_written_is_named(rath: Rath, project: Path) 
     rath("init", "file/inside", ends=Exit.WORLD, err="cannot be written")
 
 
+def test_a_config_that_cannot_be_read_leaves_no_half_project(rath: Rath, project: Path) -> None:
+    config = project / "hello" / ".openrath" / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text("{")
+    rath("init", "hello", ends=Exit.WORLD, err="correct it or remove the file")
+    config.unlink()
+    rath("init", "hello", ends=0)
+
+
 @pytest.mark.parametrize("full_at", [*FILES, "config.json"])
 def test_a_full_disk_leaves_no_half_project(
     rath: Rath, project: Path, monkeypatch: pytest.MonkeyPatch, full_at: str

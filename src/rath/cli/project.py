@@ -16,6 +16,7 @@ from rath.cli.settings import read_settings
 from rath.cli.terminal import CommandError, Misuse, note, say, warn
 from rath.config.paths import CONFIG_FILENAME, PROJECT_MARKER_DIR
 from rath.config.store import ConfigStore
+from rath.errors import RathError
 
 _TEAM = '''\
 """A workflow: one agent with one tool."""
@@ -104,11 +105,13 @@ def init(
         for name, text in FILES.items():
             (directory / name).write_text(text, encoding="utf-8")
         model = _write_config(directory)
-    except OSError as exc:
+    except (OSError, RathError) as exc:
         # A file that is there would be in the way of the next attempt.
         for name in FILES:
             with suppress(OSError):
                 (directory / name).unlink(missing_ok=True)
+        if isinstance(exc, RathError):
+            raise  # it names the config and what to do
         raise CommandError(
             f"{directory} cannot be written: {exc.strerror or exc}; no file of the project is "
             "left there. Mend that, or name another DIR, and do it again"
