@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
+import trustme
 
 from rath.session import Session
 from rath.session.outcome import Cancelled
@@ -55,6 +57,24 @@ def test_what_cannot_be_served_is_refused(rath: Rath) -> None:
 def test_an_address_of_the_network_is_not_announced_without_a_token(rath: Rath) -> None:
     done = rath(f"serve {PROGRAM} --host 0.0.0.0 --port 0", ends=2, err="rath serve token add NAME")
     assert "serving 'Team' at" not in done.output
+
+
+def test_a_certificate_that_cannot_be_used_is_named_before_the_address(
+    rath: Rath, tmp_path: Path
+) -> None:
+    made: Any = trustme.CA()  # its types need those of OpenSSL, which are not there
+    other: Any = trustme.CA()
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made.cert_pem.write_to_path(certificate)
+    other.private_key_pem.write_to_path(key)
+    for files in ((certificate, tmp_path / "gone.pem"), (certificate, key), (key, key)):
+        words = f"--certificate {files[0]} --key {files[1]}"
+        done = rath(f"serve {PROGRAM} --port 0 {words}", ends=1, err=f"the key {str(files[1])!r}")
+        assert "serving" not in done.stderr
+
+
+def test_an_engine_that_there_is_not_is_refused_at_once(rath: Rath) -> None:
+    rath(f"serve {PROGRAM} --port 0 --engine kubernets", ends=1, err="no engine named 'kubernets'")
 
 
 def test_a_server_ends_on_sigterm_and_its_sessions_go_on(tmp_path: Path) -> None:

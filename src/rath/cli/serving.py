@@ -63,8 +63,8 @@ def serve_workflow(
         DISCONNECT_SECONDS,
         ServerOptions,
         asgi,
+        build_server,
         require_token,
-        serve,
     )
 
     reference = ctx.info_name or ""
@@ -93,14 +93,14 @@ def serve_workflow(
         require_token(str(listening.getsockname()[0]), options)
         served = name or reference.rpartition(":")[2].rpartition(".")[2]
         app = asgi({served: workflow}, options)
-        typer.echo(f"serving {served!r} at {address}", err=True)
-        serve(
+        server = build_server(
             app,
-            listening,
-            options=options,
+            options,
             certificate=None if certificate is None else str(certificate),
             key=None if key is None else str(key),
         )
+        typer.echo(f"serving {served!r} at {address}", err=True)
+        server.run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

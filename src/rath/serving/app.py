@@ -128,6 +128,7 @@ def asgi(
         MissingExtra: The packages of `openrath[serve]` are not installed.
         TypeError: It is no workflow, or there is none.
         ValueError: A name cannot be that of a model.
+        EngineError: There is no engine such as that of the options.
     """
     chosen = options or ServerOptions()
     workflows = _named(workflow)
@@ -441,7 +442,11 @@ def build_server(
     certificate: str | None = None,
     key: str | None = None,
 ) -> uvicorn.Server:
-    """Return the server of an application, with the limits of its options; see `serve`."""
+    """Return the server of an application, with the limits of its options; see `serve`.
+
+    Raises:
+        OSError: Certificate and key cannot be read, or do not belong together.
+    """
     chosen = options or ServerOptions()
     timing = {"header_seconds": chosen.header_seconds}
     config = uvicorn.Config(
@@ -457,6 +462,13 @@ def build_server(
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
+    try:
+        config.load()
+    except OSError as exc:
+        raise OSError(
+            f"the certificate {certificate!r} and the key {key!r} cannot be used: "
+            f"{exc.strerror or exc}; expected two PEM files that belong together"
+        ) from exc
     return _Server(config, app, chosen.stop_seconds)
 
 
@@ -499,12 +511,13 @@ def serve(
 
     Raises:
         ValueError: Nobody has a token, and others than this machine could call.
+        OSError: Certificate and key cannot be read, or do not belong together.
     """
     chosen = options or ServerOptions()
     try:
         require_token(str(listening.getsockname()[0]), chosen)
-    except ValueError:
+        server = build_server(app, chosen, certificate=certificate, key=key)
+    except (ValueError, OSError):
         listening.close()
         raise
-    server = build_server(app, chosen, certificate=certificate, key=key)
     server.run(sockets=[listening])

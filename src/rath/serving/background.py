@@ -11,7 +11,7 @@ from uuid import UUID, uuid4, uuid5
 
 from rath._async.runtime import runtime
 from rath.flow.serving.calls import SessionOwner, load_stored, outcome_note
-from rath.jobs.engine import Engine, job_id, run_id
+from rath.jobs.engine import Engine, find_engine, job_id, run_id
 from rath.jobs.job import Job
 from rath.jobs.job import map as start_job
 from rath.jobs.record import load_job
@@ -52,9 +52,13 @@ class BackgroundRuns:
         runs: The runs of the server.
         engine: Where they are carried out, as in `flow.map`; this process by default. With a queue
             they go on when the server has ended; here, when somebody asks for one again.
+
+    Raises:
+        EngineError: There is no such engine.
     """
 
     def __init__(self, runs: Runs, engine: Engine | str | None = None) -> None:
+        find_engine(engine)  # refused now, and not at the first request
         self._runs = runs
         self._engine = engine
         self._jobs: dict[UUID, Job] = {}
