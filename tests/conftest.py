@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ CREDENTIAL_PREFIXES = (
     "RATH_OPENSANDBOX_",
 )
 FULL = os.environ.get("RATH_FULL") == "1"
+
+# A shell that starts the tests in the background has them, and what they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run that a failed test left behind does not hold up the end of its worker.
 rath.at_exit("cancel")

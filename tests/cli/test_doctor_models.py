@@ -458,8 +458,6 @@ def test_ctrl_c_ends_it_at_once(home: Path, project: Path, serve: Serve) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that starts the tests in the background lets them ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )
     with running:
         try:

@@ -489,8 +489,6 @@ def test_an_interrupted_process_says_nothing(sessions: Path, project: Path) -> N
         stderr=subprocess.PIPE,
         text=True,
         cwd=project,
-        # A shell that starts the tests in the background has them ignore interrupts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -144,8 +144,6 @@ def test_live_says_its_address_and_ends_with_an_interrupt(project: Path) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that starts the tests in the background has them ignore interrupts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline()

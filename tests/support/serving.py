@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -45,11 +44,6 @@ def over_stdio(home: Path) -> StdioServerParameters:
     return StdioServerParameters(command=program, args=arguments, env=environment(home), cwd=ROOT)
 
 
-def _take_interrupts() -> None:
-    """Take Ctrl-C: a shell that starts the tests in the background has them ignore it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 @contextmanager
 def stdio_process(home: Path) -> Generator[subprocess.Popen[bytes]]:
     """Start a server of which the test holds the pipes."""
@@ -61,7 +55,6 @@ def stdio_process(home: Path) -> Generator[subprocess.Popen[bytes]]:
         stderr=pipe,
         env=environment(home),
         cwd=ROOT,
-        preexec_fn=_take_interrupts,
     ) as process:
         try:
             yield process
@@ -80,7 +73,6 @@ def http_process(
         stdout=subprocess.DEVNULL,
         env=environment(home, **more),
         cwd=ROOT,
-        preexec_fn=_take_interrupts,
     ) as process:
         try:
             assert process.stderr is not None
