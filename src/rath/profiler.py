@@ -29,7 +29,8 @@ from rath.session.timeline import (
     name_paths,
     workflows_of,
 )
-from rath.session.view.flame import Box, flame_page
+from rath.session.view.flame import Box, flame_data
+from rath.session.view.page import profile_html
 
 __all__ = ["KeyAverage", "Profile", "ProfileEvent", "profile", "profile_sessions"]
 
@@ -273,12 +274,8 @@ class Profile:
         """
         atomic_write_text(Path(path), json.dumps(chrome_trace(self.events())))
 
-    def export_html(self, path: str | PathLike[str], *, title: str = "Profile") -> None:
-        """Write a page with a flame view and the sums; one file that needs no network.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+    def flame_data(self) -> str:
+        """Return the data of the flame view and of the table below it, as `write_page` takes it."""
         boxes = [
             Box(
                 id=str(event.id),
@@ -293,7 +290,15 @@ class Profile:
             for event in self.events()
         ]
         rows = [[*_HEAD], *([*_cells(row)] for row in self.key_averages())]
-        atomic_write_text(Path(path), flame_page(boxes, rows, title=title))
+        return flame_data(boxes, rows)
+
+    def export_html(self, path: str | PathLike[str], *, title: str = "Profile") -> None:
+        """Write a page with a flame view and the sums; one file that needs no network.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        atomic_write_text(Path(path), profile_html(self.flame_data(), title=title))
 
 
 @contextmanager

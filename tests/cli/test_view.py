@@ -122,11 +122,11 @@ def test_the_page_is_opened_where_that_is_asked_for(
     assert opened == [(project / "page.html").as_uri()]
 
 
-def test_the_profile_is_written_beside_the_page(rath: Rath, project: Path) -> None:
+def test_the_page_holds_the_profile_where_that_is_asked_for(rath: Rath, project: Path) -> None:
     out = run(["done"], persist=True).synchronize()
     rath("view", str(out.id), "-o", "p.html", "--profile", ends=0)
-    assert 'data-profile="p.profile.html"' in (project / "p.html").read_text()
-    assert "Profile of session" in (project / "p.profile.html").read_text()
+    assert '<script type="application/json" id="profile">{"boxes":' in Path("p.html").read_text()
+    assert [each.name for each in project.glob("*.html")] == ["p.html"]
     rath("view", str(out.id), "--live", "--profile", ends=2, err="--live has no profile")
 
 

@@ -126,7 +126,6 @@ from rath.session.tooling import builtin_tools as builtin_tools
 from rath.session.tooling import offer as offer
 from rath.session.tooling import tool_registry as tool_registry
 from rath.session.tooling import tool_table as tool_table
-from rath.session.view.flame import FLAME_FILES as FLAME_FILES
 from rath.session.view.page import Feed as Feed
 from rath.session.view.page import LiveServer as LiveServer
 from rath.session.view.page_data import Catalogue as Catalogue

@@ -9,7 +9,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
@@ -59,7 +58,7 @@ def view(
     ] = 0,
     with_profile: Annotated[
         bool,
-        typer.Option("--profile", help="Write its profile with a flame view as well, and link it."),
+        typer.Option("--profile", help="Show also where its time and money went, as a flame view."),
     ] = False,
     has_branches: Annotated[
         bool,
@@ -125,18 +124,14 @@ def _write_session(
     """Write the page of a session, perhaps beside a second one, and return its file."""
     with load_sessions(*texts, store=store) as (page, *others):
         target = output or Path(f"session-{short_id(page.id)}.html")
-        flame = target.with_suffix(".profile.html")
         with _writing(target):
-            if has_profile:
-                title = f"Profile of session {short_id(page.id)}"
-                profile_sessions([page]).export_html(flame, title=title)
             write_page(
                 page,
                 target,
                 compare=others[0] if others else None,
                 others=_branches_of(page, store) if has_branches else (),
                 limits=limits,
-                profile=quote(flame.name) if has_profile else "",
+                profile=profile_sessions([page]).flame_data() if has_profile else "",
             )
     return target
 

@@ -1,4 +1,16 @@
-/* Two sessions side by side, from where they part. */
+/* The head of a session, and two sessions side by side, from where they part. */
+
+/** Return what stands above the rows of a session: its name, numbers and buttons, and what a board knows of it. */
+function sessionHead(book, session, buttons, about) {
+  const { name } = nameOf(book, session);
+  const did = verb(session.operator);
+  const numbers = [count(session.nRows, "row"), session.calls && count(session.calls, "model call"), session.tools && count(session.tools, "tool run"), session.tokens && `${short(session.tokens)} tok`, session.usd !== undefined && `${money(session.usd)}${session.unpriced ? ` + ${session.unpriced} unpriced` : ""}`, session.ms && duration(session.ms)];
+  return [
+    about,
+    h("div", { class: "top" }, h("span", { class: "who" }, h("b", null, name), name === did ? null : ` ${did}`, " ", h("code", { title: session.id }, shortId(session.id)), h("span", { class: `state ${session.state}` }, WORDS[session.state])), h("span", { class: "copies" }, buttons)),
+    h("p", { class: "facts" }, numbers.filter(Boolean).join(" · ")), session.problem ? h("p", { class: "problem" }, line(session.problem)) : null,
+  ];
+}
 
 /** Return the lines of a comparison: the common beginning folded away, then pairs. */
 function pairsOf(book, a, b, isUnfolded) {

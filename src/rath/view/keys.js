@@ -8,6 +8,7 @@ const HELP = [
   ["n  N", "next match, previous match"],
   ["g", "go to the graph, and back to the rows"],
   ["r", "go to the runs of a job or an evaluation, and back"],
+  ["f", "go to the profile, and back"],
   ["c", "compare with the session that was chosen before; end the comparison"],
   ["h  l  ←  →", "left and right side of a comparison; in the graph fold and unfold"],
   ["Home  End", "first line, last line"],
@@ -19,8 +20,8 @@ const HELP = [
   ["?", "this list"],
 ];
 
-/** Keys that a board has; with all others it scrolls, and its controls have their own. */
-const AT_RUNS = ["/", "r", "t", "p", "?"];
+/** Keys that a board and a profile have; with all others they scroll, and their controls have their own. */
+const WITHOUT_ROWS = ["/", "r", "f", "t", "p", "?"];
 
 /** Return the window that tells the keys. */
 function helpDialog() {
@@ -32,11 +33,11 @@ function helpDialog() {
   return dialog;
 }
 
-/** Let `actions` have the keys: {down, up, open, search, step, graph, runs, compare, side, edge, map, copyLink, copyRow, copySession, print, theme, help, escape, isAtRuns}. */
+/** Let `actions` have the keys: {down, up, open, search, step, graph, runs, profile, compare, side, edge, map, copyLink, copyRow, copySession, print, theme, help, escape, isAtRows}. */
 function listenToKeys(actions) {
   const bound = {
     j: actions.down, ArrowDown: actions.down, k: actions.up, ArrowUp: actions.up, Enter: actions.open, "/": actions.search,
-    n: () => actions.step(1), N: () => actions.step(-1), g: actions.graph, c: actions.compare, r: actions.runs, h: () => actions.side("a"), l: () => actions.side("b"),
+    n: () => actions.step(1), N: () => actions.step(-1), g: actions.graph, c: actions.compare, r: actions.runs, f: actions.profile, h: () => actions.side("a"), l: () => actions.side("b"),
     ArrowLeft: () => actions.side("a"), ArrowRight: () => actions.side("b"), Home: () => actions.edge(0), End: () => actions.edge(1), t: actions.theme, m: actions.map, y: actions.copyLink, Y: actions.copyRow, s: actions.copySession, p: actions.print, "?": actions.help,
   };
   document.addEventListener("keydown", (event) => {
@@ -52,7 +53,7 @@ function listenToKeys(actions) {
     if (event.key === "Enter" && target.matches("button, summary, a")) return;
     if (event.key.length > 1 && target.matches("pre")) return;
     const action = bound[event.key];
-    if (!action || (actions.isAtRuns() && !AT_RUNS.includes(event.key))) return;
+    if (!action || (!actions.isAtRows() && !WITHOUT_ROWS.includes(event.key))) return;
     event.preventDefault();
     action();
   });

@@ -1,10 +1,11 @@
 /* The page as a whole: what is shown, what is selected, and who is told when that changes. */
 
 class Page {
-  constructor(book, heads, board) {
+  constructor(book, heads, { board, profile }) {
     this.book = book;
     book.isBoard = Boolean(board);
     this.board = board && new Board(book, board, { onopen: (session, other) => this.openRun(session, other) });
+    this.flame = profile && new Flame(profile, { onopen: (id) => this.openRun(book.byId.get(id), null) });
     this.shown = book.byId.get(heads[0]);
     this.compared = null;
     this.before = null; // the session that was shown before this one
@@ -38,44 +39,59 @@ class Page {
     const button = (text, name, onclick) => h("button", { type: "button", title: name, "aria-label": name, onclick }, text);
     this.name = h("h1", null);
     this.status = h("span", { class: "status" });
-    const { profile } = document.body.dataset;
-    const tools = h("div", { class: "tools" }, profile ? h("a", { href: profile, title: "Where time, tokens and money went" }, "Profile") : null, button("◐", "Light or dark (t)", () => this.theme()), button("?", "Keys (?)", () => this.help.showModal()));
+    this.toProfile = this.flame ? h("button", { type: "button", title: "Where time, tokens and money went (f)", onclick: () => this.turn("profile") }, "Profile") : null;
+    const tools = h("div", { class: "tools" }, this.toProfile, button("◐", "Light or dark (t)", () => this.theme()), button("?", "Keys (?)", () => this.help.showModal()));
     this.head = h("div", { class: "rows-head" });
+    this.copies = [["Markdown", "Copy the session as Markdown (s)", () => this.share.session()], ["Print", "Print the session (p)", () => print()]].map(([text, title, onclick]) => h("button", { class: "copy", type: "button", title, onclick }, text));
     const rows = h("section", { class: "pane rows", "aria-label": "Rows" }, this.head, h("div", { class: "lines" }, this.list.view, this.map.strip));
     const tabs = h("nav", { class: "tabs", "aria-label": "Panes" }, [["lineage", "Lineage"], ["rows", "Rows"], ["evidence", "Evidence"]].map(([pane, name]) => h("button", { type: "button", "data-pane": pane, onclick: () => this.pane(pane) }, name)));
     const back = this.board ? h("button", { class: "back", type: "button", title: "All runs (r)", onclick: () => this.view("runs") }, "← Runs") : null;
-    document.body.append(h("header", { class: "bar" }, back, this.name, this.status, this.search.box, tools), h("main", { class: "panes" }, this.lineage.pane, rows, this.evidence.pane), this.board?.pane ?? "", tabs, this.help);
+    fill(document.body, [h("header", { class: "bar" }, back, this.name, this.status, this.search.box, tools), h("main", { class: "panes" }, this.lineage.pane, rows, this.evidence.pane), this.board?.pane, this.flame?.pane, tabs, this.help]);
     this.pane("rows");
   }
 
   #listen() {
     listenToKeys({
-      isAtRuns: () => this.isAtRuns,
+      isAtRows: () => this.isAt("session"),
       down: () => this.move(1), up: () => this.move(-1), step: (by) => this.step(by), theme: () => this.theme(), map: () => this.map.show(),
       copyLink: () => this.share.link(), copyRow: () => this.share.row(), copySession: () => this.share.session(), print: () => print(),
-      open: () => this.open(), search: () => (this.isAtRuns ? this.board.find : this.search.input).select(), runs: () => this.view(this.isAtRuns ? "session" : "runs"), graph: () => this.focusOn(this.focus === "graph" ? "rows" : "graph"),
+      open: () => this.open(), search: () => (this.isAt("runs") ? this.board.find : this.search.input).select(), runs: () => this.turn("runs"), profile: () => this.turn("profile"), graph: () => this.focusOn(this.focus === "graph" ? "rows" : "graph"),
       compare: () => this.toggleCompare(), side: (side) => this.takeSide(side), help: () => this.help.showModal(), escape: () => this.escape(),
       edge: (end) => (this.focus === "graph" ? this.lineage.move(end ? Infinity : -Infinity) : this.list.select(end ? this.list.items.length - 1 : 0)),
     });
-    listenToPrinter(this.book, () => (this.isAtRuns ? null : this.shown));
+    listenToPrinter(this.book, () => (this.isAt("session") ? this.shown : null));
     addEventListener("hashchange", () => this.gotoAddress());
     for (const [pane, element] of [["graph", this.lineage.box], ["rows", this.list.inner]]) element.addEventListener("focus", () => (this.focus = pane));
   }
 
   // What is shown.
 
-  get isAtRuns() {
-    return document.body.dataset.view === "runs";
+  /** Tell which view is shown: "session", "runs" or "profile". */
+  isAt(name) {
+    return document.body.dataset.view === name;
   }
 
-  /** Show the runs of a board, or a session; a page without a board shows sessions alone. */
+  /** Show the runs of a board, the profile, or a session, which is shown where the page has no such view. */
   view(name) {
-    document.body.dataset.view = this.board && name === "runs" ? "runs" : "session";
-    if (this.isAtRuns) {
+    document.body.dataset.view = { runs: this.board, profile: this.flame }[name] ? name : "session";
+    this.toProfile?.setAttribute("aria-pressed", String(name === "profile"));
+    if (this.isAt("runs")) {
       show(this.name, this.board.name);
       this.opener?.focus();
-      if (this.isReady) history.replaceState(null, "", "#runs");
-    } else if (this.isReady) this.redraw();
+    } else if (this.isAt("session")) {
+      if (this.isReady) this.redraw();
+      return;
+    } else this.flame.draw();
+    if (this.isReady) history.replaceState(null, "", `#${name}`);
+  }
+
+  /** Show a view, or from that view the session. */
+  turn(name) {
+    if (!this.isAt(name)) this.view(name);
+    else {
+      this.view("session");
+      this.share.remember();
+    }
   }
 
   /** Show the session of a run, beside another one or alone. */
@@ -127,7 +143,7 @@ class Page {
     const made = compared ? pairsOf(book, shown, compared, this.isUnfolded) : { items: book.timeline(shown) };
     document.body.classList.toggle("comparing", Boolean(compared));
     show(this.name, shown.title || book.related(shown).find((session) => session.title)?.title || book.question(shown) || `Session ${shortId(shown.id)}`);
-    show(this.head, compared ? compareHead(book, shown, compared, made.common, () => this.compare(null)) : this.#sessionHead());
+    show(this.head, compared ? compareHead(book, shown, compared, made.common, () => this.compare(null)) : sessionHead(book, shown, [this.map.modes, this.copies], this.board?.about(shown)));
     this.lineage.draw(shown, compared);
     this.list.selected = key === undefined ? -1 : made.items.findIndex((item) => item.key === key);
     warm(made.items);
@@ -153,19 +169,6 @@ class Page {
 
   #keepSessions() {
     for (const name of ["shown", "compared", "before"]) this[name] = this[name] && this.book.byId.get(this[name].id);
-  }
-
-  #sessionHead() {
-    const { shown } = this;
-    const { name } = nameOf(this.book, shown);
-    const did = verb(shown.operator);
-    const numbers = [count(shown.nRows, "row"), shown.calls && count(shown.calls, "model call"), shown.tools && count(shown.tools, "tool run"), shown.tokens && `${short(shown.tokens)} tok`, shown.usd !== undefined && `${money(shown.usd)}${shown.unpriced ? ` + ${shown.unpriced} unpriced` : ""}`, shown.ms && duration(shown.ms)];
-    const copy = [["Markdown", "Copy the session as Markdown (s)", () => this.share.session()], ["Print", "Print the session (p)", () => print()]].map(([text, title, onclick]) => h("button", { class: "copy", type: "button", title, onclick }, text));
-    return [
-      this.board?.about(shown) ?? null,
-      h("div", { class: "top" }, h("span", { class: "who" }, h("b", null, name), name === did ? null : ` ${did}`, " ", h("code", { title: shown.id }, shortId(shown.id)), h("span", { class: `state ${shown.state}` }, WORDS[shown.state])), h("span", { class: "copies" }, this.map.modes, copy)),
-      h("p", { class: "facts" }, numbers.filter(Boolean).join(" · ")), shown.problem ? h("p", { class: "problem" }, line(shown.problem)) : null,
-    ];
   }
 
   // What is selected.
@@ -271,7 +274,7 @@ class Page {
 
   /** Show what the address of the page names; without one nothing changes. */
   gotoAddress() {
-    if (this.board && location.hash === "#runs") this.view("runs");
+    if (["#runs", "#profile"].includes(location.hash)) this.view(location.hash.slice(1));
     const named = parseAddress(location.hash);
     if (!named) return;
     const session = this.book.sessions.find((each) => each.id.startsWith(named.id));
@@ -279,7 +282,7 @@ class Page {
       this.say(`Session ${named.id} is not in this page.`);
       return;
     }
-    if (this.isAtRuns) this.view("session");
+    if (!this.isAt("session")) this.view("session");
     if (session !== this.shown || this.compared) this.showSession(session);
     if (named.index !== undefined) this.gotoRow(named.index);
     this.focusOn("rows");
@@ -350,13 +353,18 @@ class Page {
 
   escape() {
     if (this.help.open) return;
+    if (this.isAt("profile")) {
+      if (this.flame.chosen === null) this.turn("profile");
+      else this.flame.choose(null);
+      return;
+    }
     if (document.activeElement === this.search.input || !this.search.query.isEmpty) {
       this.search.clear();
       this.focusOn("rows");
     } else if (document.body.classList.contains("has-evidence")) this.closeEvidence();
     else if (this.compared && !this.board) this.compare(null);
-    else if (this.board && !this.isAtRuns) this.view("runs");
-    else if (!this.isAtRuns) this.focusOn("rows");
+    else if (this.board && !this.isAt("runs")) this.view("runs");
+    else if (!this.isAt("runs")) this.focusOn("rows");
   }
 
   theme() {
@@ -375,7 +383,8 @@ class Page {
 
 const book = new Book();
 book.add(JSON.parse(document.getElementById("data").textContent));
-const page = new Page(book, document.body.dataset.head.split(" "), JSON.parse(document.getElementById("board").textContent));
+const [board, profile] = ["board", "profile"].map((id) => JSON.parse(document.getElementById(id).textContent));
+const page = new Page(book, document.body.dataset.head.split(" "), { board, profile });
 if (document.body.dataset.events) {
   page.live = document.body.dataset.head.split(" ")[0];
   const live = new Live(document.body.dataset.events, { onpart: (part) => page.grow(part), onnow: (lines) => page.now(lines) });

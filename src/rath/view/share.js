@@ -145,7 +145,7 @@ class Share {
   remember() {
     clearTimeout(this.later);
     // Browsers refuse many changes in a short time, as of a key that is held down.
-    this.later = setTimeout(() => !this.page.isAtRuns && history.replaceState(null, "", this.#address()), 120);
+    this.later = setTimeout(() => this.page.isAt("session") && history.replaceState(null, "", this.#address()), 120);
   }
 
   async #copy(text, what) {

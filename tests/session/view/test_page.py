@@ -24,10 +24,9 @@ from rath.session import ChunkRow, ChunkTable, Session, system_text_chunk, user_
 from rath.session.operation import Place
 from rath.session.record import Operation
 from rath.session.view import PageLimits, write_page
-from rath.session.view.page import SCRIPTS, STYLES, page_html
+from rath.session.view.page import PROFILE_SCRIPTS, SCRIPTS, STYLES, page_html
 from rath.testing import tool_call
 from tests.support.api import (
-    FLAME_FILES,
     Body,
     Catalogue,
     PageEncoder,
@@ -95,7 +94,7 @@ def test_a_page_may_show_other_sessions_of_the_lineage(tmp_path: Path) -> None:
 def test_every_asset_is_part_of_the_page_and_short() -> None:
     folder = files("rath").joinpath("view")
     names = {asset.name for asset in folder.iterdir() if asset.is_file()}
-    assert names == {*STYLES, *SCRIPTS, *FLAME_FILES, "page.html"}
+    assert names == {*STYLES, *SCRIPTS, *PROFILE_SCRIPTS, "page.html"}
     lines = {name: folder.joinpath(name).read_text("utf-8").count("\n") for name in names}
     assert {name: n for name, n in lines.items() if n > MAX_LINES} == {}
 

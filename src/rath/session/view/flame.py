@@ -1,21 +1,13 @@
-"""The flame view of a profile: nested boxes over time on a page in one file."""
+"""The flame view of a profile: nested boxes over time."""
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rath._core.dataclasses import dataclass
 from rath._core.text import valid_unicode
-from rath.session.view.page import document
-from rath.session.view.page_data import harmless
-
-STYLES = ("base.css", "flame.css")
-SCRIPTS = ("flame.js",)
-FLAME_FILES = (*STYLES, *SCRIPTS, "flame.html")
-"""All that the page is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +31,12 @@ class Box:
     """What is told of it when it is chosen; JSON values."""
 
 
-def flame_page(boxes: Sequence[Box], table: Sequence[Sequence[str]], *, title: str) -> str:
-    """Return a page that shows boxes over time, and a table below them.
+def flame_data(boxes: Sequence[Box], table: Sequence[Sequence[str]]) -> str:
+    """Return the data of a flame view, as JSON: boxes over time, and a table below them.
 
     Args:
         boxes: In any order.
         table: Its rows, the first one the head.
-        title: Of the document.
     """
     rows = rows_of(boxes)
     began = min((box.start for box in boxes), default=0.0)
@@ -61,11 +52,7 @@ def flame_page(boxes: Sequence[Box], table: Sequence[Sequence[str]], *, title: s
         }
         for box in sorted(boxes, key=lambda box: (rows[box.id], box.start))
     ]
-    parts = {
-        "title": html.escape(valid_unicode(title)),
-        "data": harmless(json.dumps({"boxes": shown, "table": table})),
-    }
-    return document(FLAME_FILES[-1], STYLES, SCRIPTS, parts)
+    return json.dumps({"boxes": shown, "table": table})
 
 
 def rows_of(boxes: Sequence[Box]) -> dict[str, int]:

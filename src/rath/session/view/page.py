@@ -31,13 +31,22 @@ from rath.session.log.store import SessionStore
 from rath.session.session import Session
 from rath.session.view.page_data import PageEncoder, PageLimits, PageNode, harmless, nodes_of
 
-STYLES = ("base.css", "panes.css", "rows.css", "evidence.css", "board.css", "print.css")
+STYLES = (
+    "base.css", "panes.css", "rows.css", "evidence.css", "board.css", "print.css", "flame.css",
+)  # fmt: skip
 SCRIPTS = (
     "dom.js", "format.js", "data.js", "graph.js", "folds.js", "items.js", "list.js", "minimap.js",
     "lineage.js", "diff.js", "evidence_call.js", "evidence.js", "search.js", "compare.js",
-    "share.js", "board.js", "keys.js", "live.js", "main.js",
+    "share.js", "board.js", "flame.js", "keys.js", "live.js", "main.js",
 )  # fmt: skip
 """In the order in which they stand in the page; together they are one module."""
+
+PROFILE_STYLES = ("base.css", "print.css", "flame.css")
+PROFILE_SCRIPTS = ("dom.js", "format.js", "flame.js", "flame_page.js")
+"""Those of the page of a profile alone."""
+
+
+_JSON = '<script type="application/json" id="{}">{}</script>'
 
 
 def write_page(
@@ -60,8 +69,7 @@ def write_page(
         compare: A second one, shown beside it from where the two part.
         others: More sessions of the lineage, such as branches that were not merged.
         limits: How much is shown of what is long.
-        profile: Address of a page with the profile of the session, to which the page links; ""
-            for none.
+        profile: Data of its flame view, as `Profile.flame_data` gives it; "" for none.
 
     Returns:
         The path of the file.
@@ -108,46 +116,54 @@ def page_html(
         heads: The session to show, and the one to compare it with, if there is one.
         title: Of the document.
         events: Where the page hears of what is new, on the server that it came from; "" for never.
-        profile: Address of a page with a profile, to which the page links; "" for none.
+        profile: Data of a flame view, as JSON; "" for none.
         board: The runs that the page shows first, as JSON; "null" for none.
     """
-    parts = {
-        "title": html.escape(valid_unicode(title)),
-        "head": html.escape(" ".join(str(head.id) for head in heads)),
-        "events": html.escape(events),
-        "profile": html.escape(profile),
-        "data": harmless(data),
-        "board": harmless(board),
-    }
-    return document("page.html", STYLES, SCRIPTS, parts, connects=bool(events))
+    data_of = {"data": data, "board": board, "profile": profile or "null"}
+    return _document(STYLES, SCRIPTS, data_of, title=title, heads=heads, events=events)
 
 
-def document(
-    template: str,
+def profile_html(profile: str, *, title: str) -> str:
+    """Return the page of a profile alone, from the data of its flame view."""
+    return _document(PROFILE_STYLES, PROFILE_SCRIPTS, {"profile": profile}, title=title)
+
+
+def _document(
     styles: tuple[str, ...],
     scripts: tuple[str, ...],
-    parts: Mapping[str, str],
+    data: Mapping[str, str],
     *,
-    connects: bool = False,
+    title: str,
+    heads: Sequence[Edge] = (),
+    events: str = "",
 ) -> str:
     """Return a page in one file, whose policy allows its own style and code and nothing else.
 
     Args:
-        template: File of the document, with the places of its parts in double braces.
         styles: Files of style sheets, in order.
         scripts: Files of code, in order; together they are one module.
-        parts: What is put into the places, in the form that the document needs.
-        connects: Whether the page asks the server that it came from.
+        data: What the code shows, as JSON by the id of its element.
+        title: Of the document.
+        heads: As for `page_html`.
+        events: As for `page_html`.
     """
     style, code = _joined(styles), _joined(scripts)
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
         f"style-src '{_hash(style)}'; script-src '{_hash(code)}'"
     )
-    if connects:
+    if events:
         policy += "; connect-src 'self'"
-    values = {**parts, "policy": policy, "style": style, "code": code}
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset(template))
+    values = {
+        "policy": policy,
+        "style": style,
+        "code": code,
+        "title": html.escape(valid_unicode(title)),
+        "head": html.escape(" ".join(str(head.id) for head in heads)),
+        "events": html.escape(events),
+        "data": "\n".join(_JSON.format(name, harmless(text)) for name, text in data.items()),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("page.html"))
 
 
 def _title(session: Session) -> str:

@@ -24,7 +24,7 @@ from tests.support.branches import Family
 
 pytestmark = pytest.mark.timeout(90)  # seconds; the machine may be busy
 
-NAMES = ("session", "comparison", "branches", "runs", "flame")
+NAMES = ("session", "comparison", "branches", "runs", "flame", "profile")
 PICTURES = os.environ.get("RATH_SCREENSHOTS")
 """A folder in which screenshots are kept, to look at them."""
 
@@ -34,7 +34,7 @@ SIZES = {"wide": (1400, 860), "narrow": (390, 800)}
 @pytest.fixture(scope="module")
 def pages(
     made_family: tuple[Family, Path], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+) -> dict[str, Path | str]:
     """A page of each kind, by name."""
     folder = tmp_path_factory.mktemp("pages")
     family, session_page = made_family
@@ -51,13 +51,16 @@ def pages(
     runs = carry_out("sums")
     assert runs is not None
     flame = folder / "flame.html"
-    profile_sessions([family.joined]).export_html(flame, title="Profile")
+    made_profile = profile_sessions([family.joined])
+    made_profile.export_html(flame, title="Profile")
+    profile = write_page(family.joined, folder / "profile.html", profile=made_profile.flame_data())
     return {
         "session": session_page,
         "comparison": write_page(family.left, folder / "both.html", compare=family.right),
         "branches": write_page(made[3], folder / "branches.html", others=made),
         "runs": runs,
         "flame": flame,
+        "profile": f"{profile.as_uri()}#profile",
     }
 
 
@@ -65,7 +68,7 @@ def pages(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_fits_its_window(
-    open_page: Open, pages: dict[str, Path], name: str, scheme: str, size: str
+    open_page: Open, pages: dict[str, Path | str], name: str, scheme: str, size: str
 ) -> None:
     page, seen = open_page(pages[name], size=SIZES[size], color_scheme=scheme)
     picture = page.screenshot()
@@ -82,14 +85,16 @@ def test_a_page_fits_its_window(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
 def test_axe_finds_no_serious_fault(
-    open_page: Open, pages: dict[str, Path], name: str, scheme: str, size: str
+    open_page: Open, pages: dict[str, Path | str], name: str, scheme: str, size: str
 ) -> None:
     page, _ = open_page(pages[name], size=SIZES[size], color_scheme=scheme)
     assert faults(page) == []
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason=NO_AXE)
-def test_axe_finds_no_serious_fault_in_what_opens(open_page: Open, pages: dict[str, Path]) -> None:
+def test_axe_finds_no_serious_fault_in_what_opens(
+    open_page: Open, pages: dict[str, Path | str]
+) -> None:
     page, _ = open_page(pages["session"])
     page.locator(".line.row", has_text="edit_workspace_file").nth(1).click()
     for closed in page.locator(".evidence details:not([open]) > summary").all():
@@ -122,7 +127,7 @@ FOCUSED = """() => {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tab_reaches_every_control_and_the_focus_is_seen(
-    open_page: Open, pages: dict[str, Path], name: str
+    open_page: Open, pages: dict[str, Path | str], name: str
 ) -> None:
     page, _ = open_page(pages[name])
     wanted = set(cast("list[str]", page.evaluate(REACHABLE)))
@@ -152,7 +157,7 @@ def show_evidence(page: Page) -> None:
     ],
 )
 def test_escape_closes_what_a_key_opened(
-    open_page: Open, pages: dict[str, Path], keys: str, opened: str
+    open_page: Open, pages: dict[str, Path | str], keys: str, opened: str
 ) -> None:
     page, _ = open_page(pages["session"])
     page.keyboard.press("g")
@@ -165,7 +170,7 @@ def test_escape_closes_what_a_key_opened(
 
 
 def test_a_session_is_looked_at_by_the_keyboard_alone(
-    open_page: Open, pages: dict[str, Path]
+    open_page: Open, pages: dict[str, Path | str]
 ) -> None:
     page, seen = open_page(pages["branches"])
     page.keyboard.press("g")

@@ -38,14 +38,14 @@ def test_boxes_nest_and_one_is_shown_alone(open_page: Open, tmp_path: Path) -> N
     boxes = page.locator(".box")
     expect(boxes).to_have_count(len(made.events()))
     expect(page.locator("h1")).to_have_text("<Team>")
-    expect(page.locator("#sums tbody tr")).to_have_count(len(made.key_averages()))
+    expect(page.locator(".sums tbody tr")).to_have_count(len(made.key_averages()))
     root = page.locator(".box[data-kind=workflow]").bounding_box()
     model = page.locator(".box[data-kind=model]").first.bounding_box()
     assert root is not None
     assert model is not None
     assert model["y"] > root["y"]
     page.locator(".box[data-kind=run]").last.click()
-    expect(page.locator("#about dd").first).to_have_text("second")
+    expect(page.locator(".flame .about dd").first).to_have_text("second")
     expect(boxes.filter(has_text="first")).to_have_count(0)
     page.keyboard.press("Escape")
     expect(boxes).to_have_count(len(made.events()))
@@ -53,12 +53,35 @@ def test_boxes_nest_and_one_is_shown_alone(open_page: Open, tmp_path: Path) -> N
     assert [each for each in seen.asked if not each.startswith(("file:", "data:"))] == []
 
 
-def test_the_page_of_a_session_leads_to_its_profile(open_page: Open, tmp_path: Path) -> None:
+def test_the_explorer_shows_the_profile_of_its_session(open_page: Open, tmp_path: Path) -> None:
     session = team()
-    flame = tmp_path / "a b.profile.html"
-    profiler.profile_sessions([session]).export_html(flame, title="Its profile")
-    target = write_page(session, tmp_path / "a b.html", profile="a%20b.profile.html")
-    page, seen = open_page(target)
-    page.get_by_role("link", name="Profile").click()
-    expect(page.locator("h1")).to_have_text("Its profile")
+    made = profiler.profile_sessions([session])
+    page, seen = open_page(write_page(session, tmp_path / "x.html", profile=made.flame_data()))
+    boxes = page.locator(".box")
+    rows = page.get_by_label("Rows", exact=True).first
+    expect(boxes.first).to_be_hidden()
+    page.get_by_role("button", name="Profile").click()
+    expect(boxes).to_have_count(len(made.events()))
+    expect(rows).to_be_hidden()
+    assert page.url.endswith("#profile")
+    page.reload()
+    expect(boxes.first).to_be_visible()
+    page.locator(".box[data-kind=model]").last.click()
+    page.keyboard.press("Escape")
+    expect(boxes).to_have_count(len(made.events()))
+    page.keyboard.press("Escape")
+    expect(rows).to_be_visible()
+    page.keyboard.press("f")
+    page.locator(".box[data-kind=tool]").click()
+    page.get_by_role("button", name="Show its session").click()
+    expect(rows).to_be_visible()
+    expect(page.locator(".rows-head .who")).to_contain_text("first")
+    assert seen.complaints == []
+
+
+def test_a_page_without_a_profile_has_no_view_of_it(open_page: Open, tmp_path: Path) -> None:
+    page, seen = open_page(write_page(team(), tmp_path / "x.html"))
+    expect(page.get_by_role("button", name="Profile")).to_have_count(0)
+    page.keyboard.press("f")
+    expect(page.get_by_label("Rows", exact=True).first).to_be_visible()
     assert seen.complaints == []
