@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import openai
+import pydantic
 import pytest
 
 from rath.errors import ProviderError
@@ -206,6 +207,52 @@ def test_a_streamed_call_of_a_tool_of_the_client(serve: Serve) -> None:
     calls: Any = [c.choices[0].delta.tool_calls for c in chunks if c.choices[0].delta.tool_calls]
     assert calls[0][0].function.name == "weather"
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_chat_with_a_call_does_not_say_an_earlier_answer_again(
+    serve: Serve, stream: bool
+) -> None:
+    messages: list[Any] = [*user("one"), {"role": "assistant", "content": "two"}, *user("three")]
+    body = {"model": "team", "messages": messages, "tools": [WEATHER], "stream": stream}
+    server = serve(agent(tool_call("weather")))
+    said = httpx2.post(f"{server.url}/v1/chat/completions", json=body).text
+    assert "weather" in said
+    assert "two" not in said
+
+
+def test_a_response_with_a_call_does_not_say_an_earlier_answer_again(serve: Serve) -> None:
+    tool: Any = {"type": "function", **WEATHER["function"]}
+    with serve(agent("one", tool_call("weather"))).client() as client:
+        first = client.responses.create(model="team", input="hello")
+        asked = client.responses.create(
+            model="team", input="?", previous_response_id=first.id, tools=[tool]
+        )
+        assert [each.type for each in asked.output] == ["function_call"]
+        assert client.responses.retrieve(asked.id).output == asked.output
+
+
+class Weather(pydantic.BaseModel):
+    sky: str
+
+
+@pytest.mark.parametrize(
+    ("wanted", "last", "text"),
+    [
+        (None, "It is there.", "Let me look.\n\nIt is there."),
+        (Weather, '{ "sky": "blue" }', '{"sky":"blue"}'),
+    ],
+    ids=["text", "typed"],
+)
+def test_a_response_that_is_read_again_is_the_same(
+    serve: Serve, wanted: Any, last: str, text: str
+) -> None:
+    look = FunctionTool("look", lambda *_: "found")
+    turns = tool_call("look", content="Let me look."), last
+    with serve(agent(*turns, tools=[look], output=wanted)).client() as client:
+        whole = client.responses.create(model="team", input="hello")
+        assert whole.output_text == text
+        assert client.responses.retrieve(whole.id).output == whole.output
 
 
 def test_a_tool_with_the_name_of_one_of_the_workflow_is_refused(serve: Serve) -> None:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from rath._async.runtime import runtime
 from rath.errors import ProviderError, ToolNameConflictError
-from rath.flow.serving.calls import MAX_ERROR_CHARS
+from rath.flow.serving.calls import MAX_ERROR_CHARS, last_turn_text
 from rath.llm.evidence import CallEvidence
 from rath.serving import openai_wire as wire
 from rath.serving.background import BackgroundRuns
@@ -86,6 +86,9 @@ class RunAnswer(NamedTuple):
 
     problem: str | None
     """Why there is no whole answer."""
+
+    is_typed: bool = False
+    """Whether it is the JSON of a typed answer."""
 
 
 class OpenAIRoutes:
@@ -595,13 +598,16 @@ def answer_of(session: Session) -> RunAnswer:
     require_no_failure(session)
     outcome = session.outcome
     answer = plain_answer(session)
-    if answer is not None and not isinstance(answer, str):
+    is_typed = answer is not None and not isinstance(answer, str)
+    if isinstance(outcome, NeedsInput | NeedsApproval | NeedsDecision):
+        text = last_turn_text(session)
+    elif is_typed:
         text = msgspec.json.encode(answer).decode()
     else:
         text = answer or session.text()
     match outcome:
         case Cancelled() | NeedsDecision(calls=()):  # the latter was cut off with its process
-            return RunAnswer(text_of(session, 0), "stop", "cancelled", None)
+            return RunAnswer("", "stop", "cancelled", None)
         case NeedsInput():
             if client_calls(session):
                 return RunAnswer(text, "tool_calls", "completed", None)
@@ -620,7 +626,7 @@ def answer_of(session: Session) -> RunAnswer:
             whole = "\n\n".join(filter(None, (text, problem)))
             return RunAnswer(whole, "length", "incomplete", problem)
         case _:
-            return RunAnswer(text, "stop", "completed", None)
+            return RunAnswer(text, "stop", "completed", None, is_typed)
     whole = "\n\n".join(filter(None, (text, problem)))
     return RunAnswer(whole, "stop", "completed", problem)
 
@@ -632,7 +638,9 @@ def _response_of(run: ServedRun, previous: str | None) -> dict[str, Any]:
     name = wire.response_id(session.id, run.first_row)
     head = _response_head(run.request.workflow, name, answer.status, previous)
     output: list[dict[str, Any]] = []
-    text = text_of(session, run.first_row) if run.request.streaming else ""
+    # The JSON of a typed answer stands alone, for a client that reads it whole.
+    is_alone = answer.is_typed and not run.request.streaming
+    text = "" if is_alone else text_of(session, run.first_row)
     text = "\n\n".join(filter(None, (text, answer.problem))) if text else answer.text
     if text or run.request.streaming:
         output.append(wire.text_item(f"msg_{session.id.hex}", text))

@@ -249,7 +249,7 @@ class StoredRun(ServedRun):
         workflow: That made it.
         session: The session; one that another process makes is followed.
         first_row: Index of the first row of its answer.
-        streaming: Whether its answer is all of its texts, and not the last one.
+        streaming: Whether its answer is told as a stream.
     """
 
     def __init__(
@@ -261,9 +261,7 @@ class StoredRun(ServedRun):
         *,
         streaming: bool = False,
     ) -> None:
-        super().__init__(
-            RunRequest(principal=principal, workflow=workflow, streaming=streaming or first_row > 0)
-        )
+        super().__init__(RunRequest(principal=principal, workflow=workflow, streaming=streaming))
         self.begin(lambda: session)
         self.first_row = first_row
 

@@ -25,10 +25,10 @@ from rath.session.outcome import (
     OutputValue,
     RoundLimit,
 )
-from rath.testing import ScriptedClient
+from rath.testing import ScriptedClient, tool_call
 from tests.support.api import Outcome
 from tests.support.served_program import Team
-from tests.support.sessions import run
+from tests.support.sessions import FunctionTool, run
 
 
 def http(**more: Any) -> None:
@@ -121,6 +121,15 @@ def test_a_run_that_waits_says_for_what_and_how_it_goes_on(
     assert what in answer.structured["waits_for"]
     assert f"Session {SESSION} waits" in answer.text
     assert f"session_id {session.id} and an empty message" in answer.text
+
+
+def test_a_run_that_waits_does_not_say_an_earlier_answer_again() -> None:
+    look = FunctionTool("look", lambda *_: "found")
+    look.approval = "always"
+    waits = run([tool_call("look")], look, user=run(["the answer"]).say("and now?")).synchronize()
+    answer = run_answer(waits)
+    assert (answer.structured["outcome"], answer.structured["text"]) == ("needs_approval", "")
+    assert "the answer" not in answer.text
 
 
 def test_a_typed_answer_is_an_object_too() -> None:

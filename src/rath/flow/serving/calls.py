@@ -23,6 +23,7 @@ from rath.flow.serving.serve import ServeOptions
 from rath.flow.workflow import Workflow
 from rath.llm.chat_response import RathLLMTokenUsage
 from rath.session import Session
+from rath.session.content import AssistantTurn
 from rath.session.graph.kind import LineageKind
 from rath.session.graph.recording import Edge, LineageRecorder
 from rath.session.log.index.database import OUTCOME_STATES
@@ -435,7 +436,10 @@ def run_answer(session: Session) -> ServedAnswer:
     outcome = session.outcome
     note = outcome_note(session)
     answer_text = plain_answer(session)
-    text = answer_text if isinstance(answer_text, str) else session.text()
+    if isinstance(outcome, NeedsApproval | NeedsInput | NeedsDecision):
+        text = last_turn_text(session)
+    else:
+        text = answer_text if isinstance(answer_text, str) else session.text()
     reply = "\n\n".join(filter(None, (text, note)))
     structured: dict[str, Any] = {
         "text": text,
@@ -448,6 +452,13 @@ def run_answer(session: Session) -> ServedAnswer:
     if answer_text is not None and not isinstance(answer_text, str):
         structured["output"] = answer_text
     return ServedAnswer(reply or "(no answer)", structured)
+
+
+def last_turn_text(session: Session) -> str:
+    """Return the text of the last turn: an answer before the calls that wait is none to them."""
+    turns = (row.content for row in reversed(session.chunk_table))
+    last = next((turn for turn in turns if isinstance(turn, AssistantTurn)), None)
+    return "" if last is None else last.text or ""
 
 
 def outcome_note(session: Session) -> str:
