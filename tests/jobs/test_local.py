@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,13 @@ from uuid import uuid4
 
 import rath
 from rath._async.runtime import runtime
-from rath.flow import Agent
+from rath.flow import Agent, Workflow
 from rath.jobs.engine import ItemEvent, JobSpec, WorkItem, find_engine, job_id, run_id
 from rath.session import Session
 from rath.session.outcome import Cancelled
-from rath.session.persistence.store import FileStore
+from rath.session.persistence.store import FileStore, SessionStore
 from rath.testing import ScriptedClient, Turn, tool_call
+from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
 
 def spec(
@@ -79,11 +82,40 @@ async def hold() -> str:
 
 
 def test_a_timeout_ends_the_run_of_an_attempt(tmp_path: Path) -> None:
-    given = spec(tmp_path, tool_call("hold", {}, id="1"), tools=[hold], timeout=0.2)
-    (event,) = carry_out(given, "a")
+    def run_for(timeout: float) -> tuple[float, SessionStore, ItemEvent]:
+        folder = tmp_path / str(timeout)
+        given = spec(folder, tool_call("hold", {}, id="1"), tools=[hold], timeout=timeout)
+        return timeout, given.store, carry_out(given, "a")[0]
+
+    timeout, store, event = at_a_deadline(run_for, lambda made: made[2].session is not None)
     assert (event.status, event.error) == (
         "failed",
-        "TimeoutError: the attempt took longer than 0.2 s",
+        f"TimeoutError: the attempt took longer than {timeout} s",
     )
     assert event.session is not None
-    assert Session.load(event.session, store=given.store).outcome == Cancelled(event.session)
+    assert Session.load(event.session, store=store).outcome == Cancelled(event.session)
+
+
+class Late(Workflow):
+    """Begins its run when it is let go."""
+
+    def __init__(self, agent: Workflow) -> None:
+        super().__init__()
+        self.agent = agent
+        self.may_begin = threading.Event()
+        self.begun: list[Session] = []
+
+    def forward(self, session: Session) -> Session:
+        assert self.may_begin.wait(PATIENCE)
+        self.begun.append(self.agent(session))
+        return self.begun[0]
+
+
+def test_a_run_that_begins_after_the_timeout_of_its_attempt_ends(tmp_path: Path) -> None:
+    given = spec(tmp_path, tool_call("hold", {}, id="1"), tools=[hold], timeout=0.01)
+    late = Late(given.workflow)
+    (event,) = carry_out(replace(given, workflow=late), "a")
+    assert event.status == "failed"
+    late.may_begin.set()
+    wait_until(lambda: bool(late.begun) and not late.begun[0].is_pending)
+    assert isinstance(late.begun[0].outcome, Cancelled)

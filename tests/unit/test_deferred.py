@@ -439,6 +439,18 @@ def test_a_scope_ends_what_scopes_inside_it_hold_but_not_the_other_way_round() -
     assert first.result() == -1
 
 
+def test_a_scope_that_has_ended_ends_what_is_submitted_later() -> None:
+    with nesting() as outer:
+        first = start(forever)
+        with nesting():
+            outer.end()
+            later = start(forever)
+    assert (first.result(), later.result()) == (-1, -1)
+    outside = start(Gate().then(2))
+    assert not outside.done()
+    outside.cancel()
+
+
 def test_a_value_that_was_there_has_no_runs_inside() -> None:
     cell = Deferred.of(1)
     cell.cancel_nested()

@@ -59,11 +59,12 @@ _waits = threading.Lock()
 class Nested:
     """The runs that were submitted inside a run, or inside one tool call of it."""
 
-    __slots__ = ("_cells", "_outer")
+    __slots__ = ("_cells", "_has_ended", "_outer")
 
     def __init__(self, outer: Nested | None = None) -> None:
         self._outer = outer
         self._cells: tuple[weakref.ref[Deferred[Any]], ...] = ()
+        self._has_ended = False
 
     def add(self, cell: Deferred[Any]) -> None:
         """Remember a run, here and further out, without keeping it."""
@@ -81,6 +82,16 @@ class Nested:
         for cell in cells:
             if cell is not None:
                 cell.cancel()
+
+    def end(self) -> None:
+        """End those that still go on, and from now on each that is submitted, at once."""
+        self._has_ended = True
+        self.cancel()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether what is submitted here is to end at once."""
+        return self._has_ended or (self._outer is not None and self._outer.has_ended)
 
 
 _nested: contextvars.ContextVar[Nested | None] = contextvars.ContextVar("rath_nested", default=None)
@@ -174,6 +185,8 @@ class Deferred(Generic[T]):
         cell._running = runtime().submit(
             partial(cell._fill, make, on_cancel), label=label, context=context, at_exit=at_exit
         )
+        if around is not None and around.has_ended:
+            cell.cancel()
         return cell
 
     def done(self) -> bool:

@@ -140,7 +140,7 @@ class _Attempt:
         """End what runs for the item."""
         self._cancelled.set()
         if self._inside is not None:
-            self._inside.cancel()
+            self._inside.end()
 
     async def _load(self) -> Session:
         if isinstance(self._session, UUID):
@@ -153,8 +153,6 @@ class _Attempt:
         while not self._cancelled.is_set():
             try:
                 self._out = await runtime().call_in_worker(start)
-                if self._cancelled.is_set() and self._inside is not None:
-                    self._inside.cancel()
                 await self._out.core.body
             except (SessionBusy, SessionChanged) as other:
                 # It was free, and another worker has written it since: go on with that.
@@ -173,6 +171,8 @@ class _Attempt:
         try:
             with nesting() as inside:
                 self._inside = inside
+                if self._cancelled.is_set():
+                    inside.end()
                 return spec.workflow.run(
                     given,
                     run=self.run,

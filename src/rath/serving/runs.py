@@ -21,6 +21,7 @@ from rath.flow.serving.calls import (
     MAX_ERROR_CHARS,
     RunningCall,
     SessionOwner,
+    cancel_late,
     end_run,
     outcome_note,
     runs_elsewhere,
@@ -369,6 +370,7 @@ class Runs:
         # Who asked may have gone when it fails.
         begun.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
+            await cancel_late(begun, run.cancel, self.run_seconds)
             await asyncio.shield(begun)
         except asyncio.CancelledError:
             run.cancel()

@@ -179,7 +179,9 @@ class Calls:
         try:
             message, session_id = _check_message(arguments, self._options.max_message_chars)
             begin = partial(self._begin, message, session_id, tell)
-            await runtime().call_in_worker(partial(running.begin, begin))
+            begun = asyncio.ensure_future(runtime().call_in_worker(partial(running.begin, begin)))
+            await cancel_late(begun, running.cancel, self._options.run_seconds)
+            await begun
             session = running.session
             assert session is not None, "it has begun"
             self._own_sessions.add(session.id)
@@ -289,7 +291,9 @@ class RunningCall:
         """Take the session that a call begins with; on a worker thread."""
         with nesting() as runs:
             with self._lock:
-                self._runs = runs
+                self._runs, is_cancelled = runs, self._is_cancelled
+            if is_cancelled:
+                runs.end()
             session = begin()
         with self._lock:
             self.session = session
@@ -305,7 +309,16 @@ class RunningCall:
         if session is not None:
             session.cancel()
         if runs is not None:
-            runs.cancel()
+            runs.end()
+
+
+async def cancel_late(
+    begun: asyncio.Future[None], cancel: Callable[[], None], seconds: float | None
+) -> None:
+    """Cancel a run that has not begun in time: a `forward` may wait for what it makes."""
+    done, _ = await asyncio.wait((begun,), timeout=seconds)
+    if not done:
+        cancel()
 
 
 async def end_run(session: Session | None) -> None:
