@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from tests.support.session_files import (
     writing,
 )
 from tests.support.sessions import FunctionTool, entries_of, run
-from tests.support.waiting import at_a_deadline
+from tests.support.waiting import PATIENCE, at_a_deadline, wait_until
 
 WAIT = 15.0
 
@@ -147,6 +148,27 @@ def test_a_call_that_was_cut_off_before_it_began_did_nothing() -> None:
     assert (paths(first), first.status) == (["a"], "interrupted")
     assert (paths(second), second.status, second.rows) == ([], "interrupted", ())
     assert second.effect_gaps == ()
+
+
+def test_what_a_call_that_was_cut_off_returns_to_be_awaited_is_closed() -> None:
+    has_begun, may_return = threading.Event(), threading.Event()
+    returned: list[Coroutine[Any, Any, str]] = []
+
+    async def answer() -> str:
+        return "never read"
+
+    def begin(*_: object) -> object:
+        has_begun.set()
+        assert may_return.wait(PATIENCE)
+        returned.append(answer())
+        return returned[0]
+
+    session = run([tool_call("begin")], FunctionTool("begin", begin))
+    assert has_begun.wait(PATIENCE)
+    session.cancel()
+    session.synchronize()
+    may_return.set()
+    wait_until(lambda: [*map(inspect.getcoroutinestate, returned)] == [inspect.CORO_CLOSED])
 
 
 def test_commands_of_a_thread_without_context_leave_a_gap() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rath._async.bridge import is_async
 from rath._async.deferred import nesting
@@ -57,6 +57,9 @@ from rath.session.tooling import (
     in_call,
     load_library,
 )
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 MAX_RECORD_BYTES = 256 << 20
 """Contents of files that the effects of one run hold in memory, in bytes, each content once; a
@@ -456,6 +459,7 @@ class ToolRounds:
         except asyncio.CancelledError:
             # A thread cannot be killed: its lane stays held until it comes back.
             self.lanes.hold(key(), future)
+            future.add_done_callback(_close_coroutine)
             raise
         if value is _HELD:
             return None
@@ -489,6 +493,13 @@ _HELD = object()
 def _raised(exc: Exception, offer: ToolOffer) -> ResultText:
     shown = offer.shows_traceback
     return exception_result(exc, offer.tool.name, reads_source=True, is_shown=shown)
+
+
+def _close_coroutine(done: Future[object]) -> None:
+    """Close the coroutine that an abandoned call has returned: nobody awaits it."""
+    value = None if done.cancelled() or done.exception() is not None else done.result()
+    if inspect.iscoroutine(value):
+        value.close()
 
 
 def _encoded(value: object) -> object:
