@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +17,10 @@ from rath.cli.chat import chat
 from rath.cli.terminal import CommandError, Exit
 from rath.session import Session
 from rath.session.graph import LineageKind
+from rath.session.outcome import Cancelled
 from rath.session.persistence.store import FileStore
 from tests.cli.conftest import Rath
-from tests.support.chat_replies import text_stream
+from tests.support.chat_replies import Gate, event_stream, text_chunk, text_stream
 from tests.support.chat_server import ChatServer
 
 PROGRAM = '''
@@ -81,6 +84,71 @@ def test_a_run_that_fails_names_its_record(rath: Rath, team: Team, sessions: Pat
     assert f"rath show {failed}; to try again: rath resume {failed} team:team\n" in done.stderr
     rath("show", str(failed), ends=0, out="failed")
     rath("resume", str(failed), "team:team", ends=Exit.WORLD, err=ill)
+
+
+WAITING = '''
+import asyncio
+import sys
+
+from rath import flow, tool
+from rath.testing import ScriptedClient, tool_call
+
+
+@tool
+async def wait() -> str:
+    """Wait for ever."""
+    print("begun", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+    return ""
+
+
+team = flow.Agent("You help.", ScriptedClient([tool_call("wait", {})]).provider, tools=[wait])
+'''
+
+
+def test_a_run_that_ctrl_c_ends_names_its_record(project: Path, sessions: Path) -> None:
+    (project / "patient.py").write_text(WAITING)
+    with subprocess.Popen(
+        [sys.executable, "-m", "rath", "run", "patient:team", "hi"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=project,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+    assert process.returncode == Exit.INTERRUPTED
+    (cancelled,) = [each for each in FileStore(sessions).stamps() if str(each) in told]
+    assert f"to try again: rath resume {cancelled} patient:team --go-on\n" in told
+    assert isinstance(Session.load(cancelled, store=FileStore(sessions)).outcome, Cancelled)
+
+
+def test_an_error_amid_a_text_stands_on_a_line_of_its_own(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, refusal = Gate(), {"error": {"message": "too long", "type": "invalid_request_error"}}
+    with ChatServer() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "test")
+        monkeypatch.setenv("OPENAI_DEFAULT_MODEL", "some-model")
+        server.queue(event_stream(text_chunk("Good "), gate, refusal))
+        with subprocess.Popen(
+            [sys.executable, "-m", "rath", "chat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=project,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"hello\n")
+            process.stdin.close()
+            assert process.stdout.read(5) == b"Good "
+            gate.release()
+            assert process.stdout.read() == b"\n"
+    assert process.returncode == Exit.WORLD
 
 
 def test_a_tool_is_no_workflow(rath: Rath, team: Team) -> None:

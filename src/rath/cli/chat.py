@@ -104,9 +104,10 @@ def run_workflow(
         try:
             with program_errors(workflow):
                 shown.follow(out)
-        except (CommandError, RathError, OSError):
+        except (KeyboardInterrupt, CommandError, RathError, OSError) as exc:
             if opened.holds(out.id):
                 again = f"rath resume {where}{out.id} {shlex.quote(workflow)}"
+                again += " --go-on" if isinstance(exc, KeyboardInterrupt) else ""
                 note(f"what was recorded: rath show {where}{out.id}; to try again: {again}")
             raise
         waiting = waiting_sessions(out)
@@ -241,16 +242,18 @@ class _Shown:
         Raises:
             KeyboardInterrupt: Ctrl-C ended the run.
         """
-        for event in session.stream():
-            if self._is_silent:
-                continue
-            if isinstance(event, TextDelta) and event.session == session.id:
-                say_part(event.text)
-                self._is_in_text = True
-            elif isinstance(event, ChunkRow) and event.id not in self._rows:
-                self._rows.add(event.id)
-                self._show_row(event)
-        self._end_text()
+        try:
+            for event in session.stream():
+                if self._is_silent:
+                    continue
+                if isinstance(event, TextDelta) and event.session == session.id:
+                    say_part(event.text)
+                    self._is_in_text = True
+                elif isinstance(event, ChunkRow) and event.id not in self._rows:
+                    self._rows.add(event.id)
+                    self._show_row(event)
+        finally:
+            self._end_text()
 
     def _show_row(self, row: ChunkRow) -> None:
         was_streamed = self._is_in_text
