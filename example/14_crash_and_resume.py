@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import rath
 from _shared import provider_from_env
 from rath.testing import tool_call
 
 DIES = "--dies" in sys.argv
+is_named = threading.Event()
 
 
 # A letter cannot be taken back, so a call of which nobody knows is never repeated unasked.
@@ -18,19 +20,21 @@ DIES = "--dies" in sys.argv
 def print_letter(to: str) -> str:
     """Print a letter to somebody."""
     print("printing a letter to", to, flush=True)
-    if DIES and to == "Bob":
+    if DIES:
+        is_named.wait()
         os.kill(os.getpid(), 9)
     return "printed"
 
 
 rath.autosave()
-letters = [tool_call("print_letter", {"to": to}, id=f"to_{to}") for to in ("Ann", "Bob")]
-provider = provider_from_env(letters if DIES else ["Both letters are printed."])
+letter = tool_call("print_letter", {"to": "Ann"}, id="to_Ann")
+provider = provider_from_env([letter] if DIES else ["The letter is printed."])
 agent = rath.Agent("Print each letter.", provider, [print_letter])
 
 if DIES:
-    out = agent(rath.Session.from_user_message("Write to Ann and to Bob."))
+    out = agent(rath.Session.from_user_message("Write to Ann."))
     print("session:", out.id, flush=True)
+    is_named.set()
     print(out.text())  # a real model may have other ideas, and no printer
     sys.exit()
 
