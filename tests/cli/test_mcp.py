@@ -419,7 +419,6 @@ WRONG = {
     "no file": (["nowhere/agents.py:agent"], "no file 'nowhere/agents.py'"),
     "no such attribute": (["served_agents:agnt"], "no attribute 'agnt'. Did you mean 'agent'?"),
     "no workflow": (["served_agents:number"], "is of type int; expected a workflow or an agent"),
-    "an error of its own": (["served_agents:broken"], "no such flavour"),
     "everybody": (["served_agents:agent", "--host", "0.0.0.0"], "lets everybody on that network"),
     "no token": (["served_agents:agent", "--token-env", "NOT_SET"], "'NOT_SET' of --token-env"),
     "a port": (["served_agents:agent", "--port", "-1"], "port -1 is out of range"),
@@ -431,6 +430,10 @@ WRONG = {
 def test_what_cannot_be_served_is_reported(rath: Rath, arguments: list[str], problem: str) -> None:
     done = rath("mcp serve --http", *arguments, ends=2)
     assert problem in " ".join(done.stderr.split())
+
+
+def test_a_program_that_raises_is_no_wrong_call(rath: Rath) -> None:
+    rath("mcp serve --http served_agents:broken", ends=1, err="no such flavour")
 
 
 def test_a_file_with_the_name_of_a_module_is_refused(rath: Rath, project: Path) -> None:
