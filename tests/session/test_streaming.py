@@ -232,8 +232,11 @@ def test_tool_calls_have_a_start_and_an_end(gate: Gate) -> None:
 
 def test_calls_of_an_agent_inside_a_call_name_its_session() -> None:
     inner_sessions: list[Session] = []
+    is_read = threading.Event()
 
     def ask(session: Session, _: object) -> str | None:
+        # Who reads later is told both in the order in which they end.
+        assert is_read.wait(PATIENCE)
         looking = FunctionTool("look", lambda *_: "seen")
         inner_sessions.append(
             run([tool_call("look", id="i"), "found"], looking, user=session.delegate("look"))
@@ -242,7 +245,11 @@ def test_calls_of_an_agent_inside_a_call_name_its_session() -> None:
 
     model = Held(tool_call("ask", id="o"))
     out = run([model, "done"], FunctionTool("ask", ask))
-    starts = [event for event in model.let_go(out.stream()) if isinstance(event, ToolStart)]
+    starts: list[ToolStart] = []
+    for event in model.let_go(out.stream()):
+        if isinstance(event, ToolStart):
+            starts.append(event)
+            is_read.set()
     assert [(one.call_id, one.session) for one in starts] == [
         ("o", out.id),
         ("i", inner_sessions[0].id),
