@@ -44,8 +44,8 @@ def main() -> None:
             return
         for item in job:
             answers = item.session.rows[1:] if item.session else ()
-            texts = (str(row.payload["content"]) for row in answers)
-            print(f"{item.key} is {item.state}:", " ".join(texts))
+            texts = " ".join(str(row.payload["content"]) for row in answers)
+            print(f"{item.key} is {item.state}: {texts}")
         print("the killed worker had:", Path(folder, "killed").read_text())
         print(job.report())
 
