@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +72,24 @@ def removed() -> list[str]:
     return []
 
 
+@contextmanager
+def client_of(team: Agent, home: Path) -> Generator[AguiClient]:
+    tokens = TokenFile(home / "serve" / "tokens.json")
+    store = FileStore(home / "sessions")
+    options = ServerOptions(tokens=tokens, store=store, openai=False, a2a=False, mcp=False)
+    with listening(asgi({"team": team}, options)) as url:
+        yield AguiClient(url, tokens)
+
+
 @pytest.fixture
 def client(tmp_path: Path, removed: list[str]) -> Generator[AguiClient]:
-    tokens = TokenFile(tmp_path / "serve" / "tokens.json")
-    store = FileStore(tmp_path / "sessions")
-    options = ServerOptions(tokens=tokens, store=store, openai=False, a2a=False, mcp=False)
     tools = [
         FunctionTool("question", lambda *_: rath.ask("Which colour?")),
         GuardedTool("remove", lambda *_: removed.append("removed")),
     ]
     team = Agent("x", ScriptedClient([answer] * 10).provider, tools, system_tools=False)
-    with listening(asgi({"team": team}, options)) as url:
-        yield AguiClient(url, tokens)
+    with client_of(team, tmp_path) as client:
+        yield client
 
 
 def test_a_run_is_told_by_events(client: AguiClient) -> None:
@@ -97,6 +104,15 @@ def test_a_run_is_told_by_events(client: AguiClient) -> None:
         "success",
     )
     assert last.usage[0].total_tokens > 0
+
+
+def test_a_typed_answer_follows_what_was_said_before(tmp_path: Path) -> None:
+    call = tool_call("final_answer", {"value": 7}, content="Here it is.")
+    look = FunctionTool("look", lambda *_: "found")
+    team = Agent("x", ScriptedClient([call]).provider, [look], system_tools=False, output=int)
+    with client_of(team, tmp_path) as client:
+        events = client.run()
+    assert "".join(each.delta for each in events[2:-2]) == "Here it is.\n\n7"
 
 
 def test_a_conversation_is_sent_as_the_client_keeps_it(client: AguiClient) -> None:

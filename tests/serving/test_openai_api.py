@@ -255,6 +255,25 @@ def test_a_response_that_is_read_again_is_the_same(
         assert client.responses.retrieve(whole.id).output == whole.output
 
 
+def test_a_typed_answer_follows_what_a_stream_has_said_before(serve: Serve) -> None:
+    look = FunctionTool("look", lambda *_: "found")
+    turns = tool_call("look", content="Let me look."), tool_call("final_answer", {"sky": "blue"})
+    whole = 'Let me look.\n\n{"sky":"blue"}'
+    with serve(agent(*turns, *turns, tools=[look], output=Weather)).client() as client:
+        chunks = client.chat.completions.create(model="team", messages=user("?"), stream=True)
+        assert "".join(each.choices[0].delta.content or "" for each in chunks) == whole
+        events = list(client.responses.create(model="team", input="?", stream=True))
+        *_, last = events
+        assert last.type == "response.completed"
+        assert last.response.output_text == whole
+        deltas = [each for each in events if each.type == "response.output_text.delta"]
+        assert "".join(each.delta for each in deltas) == whole
+        at = deltas[0].sequence_number
+        rest = client.responses.retrieve(last.response.id, stream=True, starting_after=at)
+        later = [each.delta for each in rest if each.type == "response.output_text.delta"]
+        assert deltas[0].delta + "".join(later) == whole
+
+
 def test_a_tool_with_the_name_of_one_of_the_workflow_is_refused(serve: Serve) -> None:
     team = Agent(
         "x", ScriptedClient(["?"]).provider, [FunctionTool("weather", lambda *_: "")],

@@ -233,6 +233,8 @@ async def _events(run: ServedRun, asked: AguiRequest) -> AsyncGenerator[ServerSe
         yield _event("TEXT_MESSAGE_START", **message, role="assistant")
         yield _event("TEXT_MESSAGE_CONTENT", **message, delta=answer.text)
         is_begun = True
+    elif answer.is_in_call:
+        yield _event("TEXT_MESSAGE_CONTENT", **message, delta=f"\n\n{answer.text}")
     if is_begun:
         yield _event("TEXT_MESSAGE_END", **message)
     for call in calls:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from rath._async.runtime import runtime
 from rath.errors import ProviderError, ToolNameConflictError
-from rath.flow.serving.calls import MAX_ERROR_CHARS, last_turn_text
+from rath.flow.serving.calls import MAX_ERROR_CHARS, last_turn, last_turn_text
 from rath.llm.evidence import CallEvidence
 from rath.serving import openai_wire as wire
 from rath.serving.background import BackgroundRuns
@@ -89,6 +89,16 @@ class RunAnswer(NamedTuple):
 
     is_typed: bool = False
     """Whether it is the JSON of a typed answer."""
+
+    is_in_call: bool = False
+    """Whether a call gave it, and no text of a model."""
+
+    def after(self, n_chars: int) -> str:
+        """Return what follows the texts of the models, which have so many characters."""
+        if n_chars == 0:
+            return self.text
+        rest = self.text if self.is_in_call else self.problem
+        return f"\n\n{rest}" if rest else ""
 
 
 class OpenAIRoutes:
@@ -227,9 +237,10 @@ class OpenAIRoutes:
         if answer.status == "cancelled":
             yield _event(_cancelled().body(), str(n_chars))
             return
-        rest = answer.text if n_chars == 0 else answer.problem
-        if rest:
-            yield _event(wire.chat_chunk(head, {"content": rest}), str(n_chars))
+        rest = answer.after(n_chars)
+        new, n_chars = rest[max(0, after - n_chars) :], n_chars + len(rest)
+        if new:
+            yield _event(wire.chat_chunk(head, {"content": new}), str(n_chars))
         if answer.finish_reason == "tool_calls":
             calls = await in_worker(partial(client_calls, session))
             called = wire.chat_calls(session.id, calls)
@@ -280,7 +291,7 @@ class OpenAIRoutes:
         if asked.stream:
             return self._event_stream(run, self._response_events(run, 0, previous))
         await self._wait(request, run)
-        return JSONResponse(await in_worker(partial(_response_of, run, previous)))
+        return JSONResponse(await in_worker(partial(_whole_response, run, previous)))
 
     async def _previous(self, principal: Principal, name: str) -> UUID:
         if not wire.is_background(name):
@@ -365,7 +376,13 @@ class OpenAIRoutes:
                 if new:
                     delta = {"type": "response.output_text.delta", **place, "delta": new}
                     yield _numbered({**delta, "logprobs": []}, FIRST_SEQUENCE - 1 + n_chars)
-            body = await in_worker(partial(_response_of, run, previous))
+            answer = await in_worker(partial(answer_of, session))
+            rest = answer.after(n_chars)
+            new, n_chars = rest[max(0, told - n_chars) :], n_chars + len(rest)
+            if new:
+                delta = {"type": "response.output_text.delta", **place, "delta": new}
+                yield _numbered({**delta, "logprobs": []}, FIRST_SEQUENCE - 1 + n_chars)
+            body = await in_worker(partial(_response_of, run, answer, previous))
         except (Conflict, RunFailed) as exc:
             failed = {"type": "response.failed", "response": _failed_body(head, exc)}
             yield _numbered(failed, FIRST_SEQUENCE + n_chars)
@@ -626,22 +643,33 @@ def answer_of(session: Session) -> RunAnswer:
             whole = "\n\n".join(filter(None, (text, problem)))
             return RunAnswer(whole, "length", "incomplete", problem)
         case _:
-            return RunAnswer(text, "stop", "completed", None, is_typed)
+            turn = last_turn(session)
+            is_said = not is_typed and text == session.text()
+            is_in_call = turn is not None and bool(turn.calls) and not is_said
+            return RunAnswer(text, "stop", "completed", None, is_typed, is_in_call)
     whole = "\n\n".join(filter(None, (text, problem)))
     return RunAnswer(whole, "stop", "completed", problem)
 
 
-def _response_of(run: ServedRun, previous: str | None) -> dict[str, Any]:
+def _whole_response(run: ServedRun, previous: str | None) -> dict[str, Any]:
+    """Return the response of a run that has ended or waits; blocks.
+
+    Raises:
+        RunFailed: It is stored as one that failed.
+    """
+    return _response_of(run, answer_of(run.session), previous)
+
+
+def _response_of(run: ServedRun, answer: RunAnswer, previous: str | None) -> dict[str, Any]:
     """Return a whole response; blocks."""
     session = run.session
-    answer = answer_of(session)
     name = wire.response_id(session.id, run.first_row)
     head = _response_head(run.request.workflow, name, answer.status, previous)
     output: list[dict[str, Any]] = []
     # The JSON of a typed answer stands alone, for a client that reads it whole.
     is_alone = answer.is_typed and not run.request.streaming
     text = "" if is_alone else text_of(session, run.first_row)
-    text = "\n\n".join(filter(None, (text, answer.problem))) if text else answer.text
+    text += answer.after(len(text))
     if text or run.request.streaming:
         output.append(wire.text_item(f"msg_{session.id.hex}", text))
     output += wire.response_calls(session.id, client_calls(session))
@@ -653,7 +681,7 @@ def _response_of(run: ServedRun, previous: str | None) -> dict[str, Any]:
 def _stored_body(run: ServedRun, name: str) -> dict[str, Any]:
     """Return a stored response, also of a run that failed; blocks."""
     try:
-        return _response_of(run, None)
+        return _whole_response(run, None)
     except RunFailed as exc:
         return _failed_body(_response_head(run.request.workflow, name, "failed", None), exc)
 

@@ -467,11 +467,16 @@ def run_answer(session: Session) -> ServedAnswer:
     return ServedAnswer(reply or "(no answer)", structured)
 
 
+def last_turn(session: Session) -> AssistantTurn | None:
+    """Return the last turn of a model."""
+    turns = (row.content for row in reversed(session.chunk_table))
+    return next((turn for turn in turns if isinstance(turn, AssistantTurn)), None)
+
+
 def last_turn_text(session: Session) -> str:
     """Return the text of the last turn: an answer before the calls that wait is none to them."""
-    turns = (row.content for row in reversed(session.chunk_table))
-    last = next((turn for turn in turns if isinstance(turn, AssistantTurn)), None)
-    return "" if last is None else last.text or ""
+    turn = last_turn(session)
+    return "" if turn is None else turn.text or ""
 
 
 def outcome_note(session: Session) -> str:
