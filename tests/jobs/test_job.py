@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,13 +22,14 @@ from rath.errors import JobError, SessionBusy
 from rath.jobs.engine import job_id, run_id
 from rath.jobs.job import Job, retry_job
 from rath.jobs.record import attempts_of, load_job, starts_of
+from rath.llm.chat_request import RathLLMChatRequest
 from rath.session import Session
 from rath.session.outcome import Completed, NeedsApproval
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.crash_program import CrashProgram
 from tests.support.sessions import FunctionTool
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def agent(*script: Turn, tools: tuple[FunctionTool, ...] = ()) -> flow.Agent:
@@ -45,6 +49,42 @@ def test_each_item_is_run_once_and_a_second_start_serves_all(store: FileStore) -
     first = [item.session.id for item in job.items if item.session]
     assert [item.session.id for item in again if item.session] == first
     assert [item.attempts for item in again] == [1, 1, 1]
+
+
+def test_who_iterates_sees_the_end_of_a_job_that_takes_a_moment_to_end(store: FileStore) -> None:
+    job = flow.map(agent("1"), ["a"], store=store)
+    assert job.session.core.body.at_end(partial(time.sleep, 0.1))
+    assert [item.state for item in job] == ["done"]
+
+
+class SlowReader:
+    """Reads along, and holds up for a moment what goes on after news."""
+
+    def wake(self) -> None:
+        threading.Event().wait(0.02)
+
+
+def test_an_item_is_yielded_when_it_has_ended_and_not_with_the_next(store: FileStore) -> None:
+    may_begin, may_end, slow = threading.Event(), threading.Event(), SlowReader()
+
+    def begin(_: RathLLMChatRequest) -> str:
+        assert may_begin.wait(PATIENCE)
+        return "1"
+
+    tool = FunctionTool("f", lambda *_: may_end.wait(PATIENCE))
+    job = flow.map(agent(begin, tool_call("f"), "2", tools=(tool,)), ["a", "b"], store=store)
+
+    async def read() -> list[str]:
+        items = aiter(job)
+        first = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        job.session.core.body.watch(slow)  # type: ignore[arg-type]  # it has all that is called
+        may_begin.set()
+        keys = [(await asyncio.wait_for(first, PATIENCE)).key]
+        may_end.set()
+        return [*keys, *[item.key async for item in items]]
+
+    assert sorted(asyncio.run(read())) == ["0", "1"]
 
 
 def test_items_are_told_by_a_member_or_a_function(store: FileStore) -> None:

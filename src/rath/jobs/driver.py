@@ -184,14 +184,20 @@ class JobDriver:
         """The items to yield, in order; it grows."""
 
         self.news: threading.Condition = threading.Condition()
+        """Wakes who waits for more to be ready, and for the end."""
 
-    def tell_all(self) -> None:
-        """Wake everybody who iterates."""
+        self.has_ended: bool = False
+        self._cell: Deferred[Body] | None = None
+
+    def tell_end(self) -> None:
+        """Wake everybody who iterates: nothing more gets ready."""
         with self.news:
+            self.has_ended = True
             self.news.notify_all()
 
     async def execute(self, cell: Deferred[Body]) -> Body:
         """Run the job to its end, and return its record."""
+        self._cell = cell
         spec = self._spec
         earlier = await runtime().call_in_worker(partial(load_job, spec.store, spec.name))
         self._take_earlier(earlier)
@@ -397,3 +403,6 @@ class JobDriver:
             else:
                 self.ready += [each for each in self._plan.items if each.has_ended]
             self.news.notify_all()
+        if self._cell is not None and (latest := self._cell.latest) is not None:
+            # Whoever awaits looks when the record has grown, which may have been before this.
+            self._cell.report(latest)

@@ -73,7 +73,8 @@ class Job:
             label=f"job {spec.name!r}",
             on_cancel=lambda latest: (latest or Body(ChunkTable())).cancelled(spec.job),
         )
-        self._cell.at_end(self._driver.tell_all)
+        if not self._cell.at_end(self._driver.tell_end):
+            self._driver.tell_end()
 
     @property
     def name(self) -> str:
@@ -113,7 +114,8 @@ class Job:
         yielded = 0
         while True:
             with self._driver.news:
-                while yielded >= len(ready := self._driver.ready) and not self._cell.done():
+                # Not `done()` of the cell, which is true a moment after the last news.
+                while yielded >= len(ready := self._driver.ready) and not self._driver.has_ended:
                     self._driver.news.wait()
             if yielded >= len(ready):
                 break
