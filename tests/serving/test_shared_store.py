@@ -6,15 +6,17 @@ import asyncio
 import threading
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import openai
 import pytest
 
 from rath.flow import Agent
-from rath.serving import ServerOptions, TokenFile, asgi
+from rath.serving import Principal, ServerOptions, TokenFile, asgi
 from rath.session import Session
 from rath.session.persistence.store import FileStore
 from rath.testing import ScriptedClient, tool_call
@@ -28,13 +30,14 @@ from tests.support.waiting import PATIENCE, wait_until
 class Elsewhere:
     """A session that another server of the store goes on with, in a tool that waits."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, n_runs: int = 1) -> None:
         self.home = home
+        self.tokens = TokenFile(home / "serve" / "tokens.json")
         self.n_begun = 0
         self.may_end = threading.Event()
         self.tool = tool = FunctionTool("work", self._work)
         tool.approval = "always"
-        script = ScriptedClient([tool_call("work"), "done"])
+        script = ScriptedClient([tool_call("work"), "done"] * n_runs)
         self.agent = Agent("x", script.provider, [tool], system_tools=False, description="Works.")
         self.store = FileStore(home / "sessions")
 
@@ -43,17 +46,17 @@ class Elsewhere:
         await asyncio.to_thread(self.may_end.wait, PATIENCE)
         return "worked"
 
-    def app(self) -> Any:
-        tokens = TokenFile(self.home / "serve" / "tokens.json")
-        return asgi({"team": self.agent}, ServerOptions(tokens=tokens, store=self.store))
+    def app(self, store: FileStore | None = None) -> Any:
+        options = ServerOptions(tokens=self.tokens, store=store or self.store)
+        return asgi({"team": self.agent}, options)
 
     def approve(self, session_id: str) -> None:
         session = Session.load(session_id, store=self.store)
         session.approve(session.open_calls[0])
 
 
-def client(url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=PATIENCE)
+def client(url: str, token: str = "any") -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0, timeout=PATIENCE)
 
 
 def go_on(url: str, session_id: str, said: str = "") -> Any:
@@ -169,6 +172,86 @@ def test_a_response_in_the_background_of_another_server_is_in_progress(tmp_path:
                 assert using.responses.retrieve(begun.id).output_text == "done"
         finally:
             elsewhere.may_end.set()
+
+
+@contextmanager
+def two_clients(
+    elsewhere: Elsewhere, token: str = "any", store: FileStore | None = None
+) -> Generator[tuple[openai.OpenAI, openai.OpenAI]]:
+    """Yield clients of two servers of one store, whose runs end in the end.
+
+    Args:
+        elsewhere: The workflow of both.
+        token: Of both clients.
+        store: The store as the second server sees it.
+    """
+    elsewhere.tool.approval = "never"
+    with (
+        listening(elsewhere.app()) as one,
+        listening(elsewhere.app(store)) as two,
+        client(one, token) as first,
+        client(two, token) as second,
+    ):
+        try:
+            yield first, second
+        finally:
+            elsewhere.may_end.set()
+
+
+def test_a_response_in_the_background_is_known_to_each_server_at_once(tmp_path: Path) -> None:
+    elsewhere = Elsewhere(tmp_path, n_runs=10)
+    elsewhere.may_end.set()
+    with two_clients(elsewhere) as (asking, reading):
+        for _ in range(10):
+            begun = asking.responses.create(model="team", input="hello", background=True)
+            assert reading.responses.retrieve(begun.id).status in ("in_progress", "completed")
+
+
+def test_a_response_that_was_cancelled_goes_on_at_no_server(tmp_path: Path) -> None:
+    elsewhere = Elsewhere(tmp_path)
+    elsewhere.tool.effects = "idempotent"
+    with two_clients(elsewhere) as (asking, reading):
+        begun = asking.responses.create(model="team", input="hello", background=True)
+        wait_until(lambda: elsewhere.n_begun == 1)
+        asking.responses.cancel(begun.id)
+        wait_until(lambda: asking.responses.retrieve(begun.id).status == "cancelled")
+        wait_until(lambda: reading.responses.retrieve(begun.id).status == "cancelled")
+        assert reading.responses.cancel(begun.id).status == "cancelled"
+    assert elsewhere.n_begun == 1
+
+
+def test_a_response_that_has_ended_is_read_by_who_may_run_no_more(tmp_path: Path) -> None:
+    elsewhere = Elsewhere(tmp_path, n_runs=2)
+    token = elsewhere.tokens.add(Principal(name="me", max_runs=1))
+    with two_clients(elsewhere, token) as (asking, reading):
+        ended = asking.responses.create(model="team", input="hello", background=True)
+        elsewhere.may_end.set()
+        wait_until(lambda: asking.responses.retrieve(ended.id).status == "completed")
+        elsewhere.may_end.clear()
+        reading.responses.create(model="team", input="hello", background=True)
+        wait_until(lambda: elsewhere.n_begun == 2)
+        wait_until(lambda: reading.responses.retrieve(ended.id).status == "completed")
+
+
+class Unaware(FileStore):
+    """Says that nobody writes a log, as a moment before somebody begins."""
+
+    n_looks = 0
+
+    def is_being_written(self, session: UUID) -> bool:
+        self.n_looks += 1
+        return self.n_looks > 1 and super().is_being_written(session)
+
+
+def test_a_response_that_another_server_has_begun_a_moment_before(tmp_path: Path) -> None:
+    elsewhere = Elsewhere(tmp_path)
+    with two_clients(elsewhere, store=Unaware(tmp_path / "sessions")) as (asking, reading):
+        begun = asking.responses.create(model="team", input="hello", background=True)
+        wait_until(lambda: elsewhere.n_begun == 1)
+        states = {reading.responses.retrieve(begun.id).status for _ in range(20)}
+        assert states == {"in_progress"}
+        elsewhere.may_end.set()
+        wait_until(lambda: reading.responses.retrieve(begun.id).status == "completed")
 
 
 def test_a_task_that_goes_on_elsewhere_still_waits(tmp_path: Path) -> None:

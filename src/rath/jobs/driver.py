@@ -184,7 +184,10 @@ class JobDriver:
         """The items to yield, in order; it grows."""
 
         self.news: threading.Condition = threading.Condition()
-        """Wakes who waits for more to be ready, and for the end."""
+        """Wakes who waits for more to be ready, for the record of the start, and for the end."""
+
+        self.is_recorded: bool = False
+        """Whether the store has the start of the job."""
 
         self.has_ended: bool = False
         self._cell: Deferred[Body] | None = None
@@ -213,6 +216,7 @@ class JobDriver:
                 return earlier.core.body.result()
             async with JobLog(spec.name, spec.store, cell, earlier) as log:
                 await self._note_start(log)
+                self.is_recorded = True
                 self._tell_ready()
                 await self._carry_out(log, len(starts_of(log.body.record)))
                 log.end()

@@ -148,6 +148,20 @@ class Job:
         self._cell.result()
         return self
 
+    def wait_recorded(self) -> Job:
+        """Wait until the store has the job, so that it goes on whatever becomes of this process.
+
+        Raises:
+            JobError: The job was given up before.
+            SessionBusy: Another driver has the job.
+        """
+        with self._driver.news:
+            while not (self._driver.is_recorded or self._driver.has_ended):
+                self._driver.news.wait()
+        if not self._driver.is_recorded:
+            self._cell.result()
+        return self
+
     def cancel(self) -> Job:
         """End the job and the runs of its items; returns at once. A later start goes on."""
         self._cell.cancel()
