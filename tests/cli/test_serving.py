@@ -59,6 +59,12 @@ def test_an_address_of_the_network_is_not_announced_without_a_token(rath: Rath) 
     assert "serving 'Team' at" not in done.output
 
 
+def test_an_address_of_another_machine_is_refused(rath: Rath) -> None:
+    rath("serve token add alice", ends=0)
+    told = ("cannot listen on 203.0.113.1:0", "choose another --host, such as 127.0.0.1")
+    rath(f"serve {PROGRAM} --host 203.0.113.1 --port 0", ends=1, err=told)
+
+
 def test_a_certificate_that_cannot_be_used_is_named_before_the_address(
     rath: Rath, tmp_path: Path
 ) -> None:

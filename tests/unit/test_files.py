@@ -123,6 +123,16 @@ def test_temporary_file_is_gone_when_the_target_cannot_be_replaced(tmp_path: Pat
     assert os.listdir(tmp_path) == ["f"]
 
 
+def test_a_full_disk_is_told_with_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", is_full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/note'$"):
+        atomic_write_text(tmp_path / "note", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_missing_directory_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         atomic_write_bytes(tmp_path / "no" / "f", b"x")

@@ -52,9 +52,11 @@ def atomic_write_bytes(path: StrPath, data: bytes, *, mode: int | None = None) -
             handle.flush()
             os.fsync(handle.fileno())
         _replace(temporary, target)
-    except BaseException:
+    except BaseException as exc:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(exc, OSError) and exc.filename is None:
+            exc.filename = str(target)  # a full disk names none
         raise
     sync_directory(target.parent)
 

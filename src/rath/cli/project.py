@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -122,6 +123,8 @@ def init(
     steps = [f"cd {shlex.quote(str(directory))}"] if directory != Path() else []
     steps += [f'rath run team:team "{QUESTION}"', "rath chat team:team", "python -m pytest"]
     say_lines(line(f"  {step}", is_whole=True) for step in steps)
+    if find_spec("pytest") is None:
+        note("the last one needs pytest: uv pip install pytest")
 
 
 def _write_config(directory: Path) -> str:

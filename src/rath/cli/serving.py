@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from errno import EADDRNOTAVAIL
 from pathlib import Path
 from typing import Annotated
 
@@ -109,7 +110,10 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return listen(host, port)
     except (OSError, OverflowError) as exc:
-        raise CommandError(f"cannot listen on {host}:{port}: {exc}; choose another --port") from exc
+        is_unknown = isinstance(exc, socket.gaierror) or getattr(exc, "errno", 0) == EADDRNOTAVAIL
+        other = "--host, such as 127.0.0.1" if is_unknown else "--port"
+        text = f"cannot listen on {host}:{port}: {exc}; choose another {other}"
+        raise CommandError(text) from exc
 
 
 def add_token(
