@@ -173,7 +173,7 @@ def test_a_slow_header_is_refused(tmp_path: Path, n_whole: int) -> None:
     options = ServerOptions(
         tokens=TokenFile(tmp_path / "tokens.json"),
         store=FileStore(tmp_path / "sessions"),
-        header_seconds=0.3,
+        header_seconds=2.0,
     )
     app = asgi({"team": Agent("x", ScriptedClient(["?"]).provider)}, options)
     head = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n"

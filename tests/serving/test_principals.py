@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from decimal import Decimal
 from pathlib import Path
 
@@ -101,3 +102,18 @@ def test_money_is_counted_over_all_servers(tmp_path: Path) -> None:
     with pytest.raises(LimitReached):
         limits.begin_run(one)
     limits.begin_run(other)
+
+
+def test_money_that_could_not_be_written_is_still_counted(tmp_path: Path) -> None:
+    path = tmp_path / "spending.db"
+    one = Principal(name="one", usd_per_day=Decimal(1))
+    limits = Limits(path)
+    limits.note_usd(one, Decimal("0.6"))
+    limits.write_spending(one)
+    limits.note_usd(one, Decimal("0.4"))
+    whole = path.read_bytes()
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(sqlite3.DatabaseError):
+        limits.write_spending(one)
+    path.write_bytes(whole)
+    assert limits.write_spending(one) == 10**9

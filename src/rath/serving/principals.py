@@ -300,6 +300,14 @@ class Limits:
             spent, use.nano_usd = use.nano_usd, 0
         if spent == 0 and not self._path.exists():
             return 0
+        try:
+            return self._add_spending(principal.name, day, spent)
+        except BaseException:
+            with self._lock:
+                use.nano_usd += spent
+            raise
+
+    def _add_spending(self, name: str, day: str, spent: int) -> int:
         make_private_directory(self._path.parent)
         with closing(sqlite3.connect(self._path, timeout=LOCK_SECONDS)) as database, database:
             database.execute(
@@ -309,11 +317,10 @@ class Limits:
             database.execute(
                 "INSERT INTO spending VALUES (?, ?, ?) ON CONFLICT DO UPDATE "
                 "SET nano_usd = nano_usd + excluded.nano_usd",
-                (principal.name, day, spent),
+                (name, day, spent),
             )
             rows = database.execute(
-                "SELECT nano_usd FROM spending WHERE principal = ? AND day = ?",
-                (principal.name, day),
+                "SELECT nano_usd FROM spending WHERE principal = ? AND day = ?", (name, day)
             ).fetchall()
         return sum(int(row[0]) for row in rows)
 

@@ -447,7 +447,8 @@ class Runs:
         try:
             run.begin(partial(self._session_of, run))
             key = (request.principal.name, run.session.id)
-            self._running[key] = run
+            with self._lock:
+                self._running[key] = run
             is_begun = True
         except (UnknownSession, Conflict):
             raise
@@ -461,7 +462,9 @@ class Runs:
         runtime().submit(partial(self._watch, run), label=f"a run of {key[0]}", at_exit="leave")
 
     def _note_end(self, run: ServedRun, key: tuple[str, UUID]) -> None:
-        self._running.pop(key, None)
+        with self._lock:
+            if self._running.get(key) is run:
+                del self._running[key]
         self._release(run)
         self.limits.end_run(key[0])
 
