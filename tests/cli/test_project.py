@@ -88,7 +88,7 @@ def test_the_embedded_model_is_taken_where_none_is_named(rath: Rath, project: Pa
 
 def test_what_its_test_needs_is_named(rath: Rath, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pytest: " not in rath("init", "one", ends=0).stderr
-    monkeypatch.setattr("rath.cli.project.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "pytest", None)
     rath("init", "other", ends=0, err="the last one needs pytest: uv pip install pytest")
 
 
