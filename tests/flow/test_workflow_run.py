@@ -21,6 +21,7 @@ from rath.session.outcome import Completed, NeedsApproval
 from rath.session.persistence.store import FileStore, StoredLog
 from rath.testing import ScriptedClient, Turn, tool_call
 from tests.support.crash_program import CrashProgram
+from tests.support.logs import session_in_a_call
 from tests.support.sessions import FunctionTool
 from tests.support.waiting import wait_until
 
@@ -197,12 +198,11 @@ def test_a_run_in_another_process_raises_session_busy_with_its_holder(
     command = [sys.executable, "-c", HOLDING, str(release), str(store.directory)]
     child = subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
-    def is_running() -> bool:
-        logs = store.directory.glob("*partial__")
-        return any(b'"intent"' in path.read_bytes() for path in logs)
-
     try:
-        wait_until(is_running, "the other process does not begin")
+        wait_until(
+            lambda: session_in_a_call(store.directory) is not None,
+            "the other process does not begin",
+        )
         with pytest.raises(SessionBusy) as caught:
             Team(ScriptedClient([])).run(go(), run="a", store=store).synchronize()
         assert caught.value.holder in ("", f"process {child.pid} of this machine")

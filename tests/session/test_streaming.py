@@ -23,6 +23,7 @@ from rath.session.persistence.store import FileStore
 from rath.session.record import ModelCall, Operation, ToolRun
 from rath.session.streaming import SessionStream, StreamEvent, TextDelta, ToolEnd, ToolStart
 from rath.testing import ScriptedClient, tool_call
+from tests.support.logs import session_in_a_call
 from tests.support.sessions import FunctionTool, run
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -333,21 +334,24 @@ class Elsewhere:
         self.process = subprocess.Popen(
             [*command, str(directory / "gate elsewhere")], cwd=Path(__file__).parents[2]
         )
-        wait_until(lambda: b'"intent"' in self._log(), "the other process does not begin")
-        (path,) = self.store.directory.glob("*partial__")
-        self.session = path.name.partition(".")[0]
-
-    def _log(self) -> bytes:
-        return b"".join(path.read_bytes() for path in self.store.directory.glob("*partial__"))
+        self.session = ""
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
     other = Elsewhere(tmp_path)
-    yield other
-    other.gate.open()
-    other.process.kill()
-    other.process.wait()
+
+    def has_begun() -> bool:
+        other.session = session_in_a_call(other.store.directory) or ""
+        return bool(other.session)
+
+    try:
+        wait_until(has_begun, "the other process does not begin")
+        yield other
+    finally:
+        other.gate.open()
+        other.process.kill()
+        other.process.wait()
 
 
 def test_a_session_is_followed_to_its_end(elsewhere: Elsewhere) -> None:

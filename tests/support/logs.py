@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID, uuid4, uuid5
 
@@ -434,3 +436,12 @@ def _take_end(log: LogMaker, end: str) -> None:
             log.answered(None, model="late")
         case _:
             pass
+
+
+def session_in_a_call(directory: Path) -> str | None:
+    """Return the session of a store whose run waits in a tool call; None until there is one."""
+    for path in directory.glob("*partial__"):
+        with suppress(FileNotFoundError):  # what it came from is finished meanwhile
+            if b'"intent"' in path.read_bytes():
+                return path.name.partition(".")[0]
+    return None
