@@ -106,7 +106,7 @@ def test_a_run_is_told_by_events(client: AguiClient) -> None:
     assert last.usage[0].total_tokens > 0
 
 
-def test_a_typed_answer_follows_what_was_said_before(tmp_path: Path) -> None:
+def test_a_typed_answer_follows_the_texts_of_earlier_rounds(tmp_path: Path) -> None:
     call = tool_call("final_answer", {"value": 7}, content="Here it is.")
     look = FunctionTool("look", lambda *_: "found")
     team = Agent("x", ScriptedClient([call]).provider, [look], system_tools=False, output=int)

@@ -255,7 +255,7 @@ def test_a_response_that_is_read_again_is_the_same(
         assert client.responses.retrieve(whole.id).output == whole.output
 
 
-def test_a_typed_answer_follows_what_a_stream_has_said_before(serve: Serve) -> None:
+def test_a_typed_answer_follows_the_streamed_texts(serve: Serve) -> None:
     look = FunctionTool("look", lambda *_: "found")
     turns = tool_call("look", content="Let me look."), tool_call("final_answer", {"sky": "blue"})
     whole = 'Let me look.\n\n{"sky":"blue"}'

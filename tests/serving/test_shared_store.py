@@ -243,7 +243,7 @@ class Unaware(FileStore):
         return self.n_looks > 1 and super().is_being_written(session)
 
 
-def test_a_response_that_another_server_has_begun_a_moment_before(tmp_path: Path) -> None:
+def test_a_response_that_starts_between_two_reads_is_in_progress(tmp_path: Path) -> None:
     elsewhere = Elsewhere(tmp_path)
     with two_clients(elsewhere, store=Unaware(tmp_path / "sessions")) as (asking, reading):
         begun = asking.responses.create(model="team", input="hello", background=True)

@@ -341,12 +341,12 @@ class Elsewhere:
 def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
     other = Elsewhere(tmp_path)
 
-    def has_begun() -> bool:
+    def is_running() -> bool:
         other.session = session_in_a_call(other.store.directory) or ""
         return bool(other.session)
 
     try:
-        wait_until(has_begun, "the other process does not begin")
+        wait_until(is_running, "the other process does not begin")
         yield other
     finally:
         other.gate.open()

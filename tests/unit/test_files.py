@@ -123,7 +123,9 @@ def test_temporary_file_is_gone_when_the_target_cannot_be_replaced(tmp_path: Pat
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_a_full_disk_is_told_with_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_full_disk_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def is_full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
